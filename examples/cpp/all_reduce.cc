@@ -1,4 +1,4 @@
-// The communicator without Python. Start one process a rank, with a name of the job that all share:
+// The communicator without Python. Start one process per rank, with a job name that all of them share:
 //
 //   for rank in 0 1 2; do KEEPSTEP_COMMAND=build/keepstep build/keepstep_example_all_reduce demo $rank 3 & done; wait
 
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     return fail(status);
   }
 
-  // Around the ring: everybody sends its rank to the next one.
+  // Around the ring: each rank sends its rank to the next one.
   const uint32_t mine = comm.rank();
   uint32_t theirs = 0;
   keepstep::Work sent = comm.send(&mine, sizeof mine, (comm.rank() + 1) % comm.world());

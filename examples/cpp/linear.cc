@@ -1,9 +1,9 @@
-// Linear regression by several processes that may die: include/keepstep/trainer.h, and no Python.
+// Linear regression by several processes that may die: include/keepstep/trainer.h, without Python.
 //
 //   build/keepstep run --no-python --nproc-per-node 4 build/keepstep_example_linear --until 500
 //
-// Kill a rank meanwhile (kill -9), or have it killed: --inject kill:rank=2,step=20,phase=allreduce. The losses and the
-// parameters at the end are the same, bit for bit. README.md beside this says more.
+// Meanwhile, kill a rank (kill -9), or have one killed: --inject kill:rank=2,step=20,phase=allreduce. The losses and
+// the final parameters are the same, bit for bit. README.md in this folder says more.
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,8 +17,8 @@ namespace {
 
 struct Options {
   uint64_t until = 100;       // steps
-  uint64_t features = 1000;   // parameters, beside the bias
-  uint64_t batch = 64;        // samples of all ranks in a step
+  uint64_t features = 1000;   // number of parameters, without the bias
+  uint64_t batch = 64;        // samples of all ranks in one step
   uint64_t dataset = 10'000;  // samples in an epoch
   std::string dump;           // PREFIX: each rank writes its parameters and momentum to PREFIX.RANK
 };
@@ -44,7 +44,7 @@ bool parse(int argc, char** argv, Options& options) {
   return argc % 2 == 1 && options.until > 0 && options.features > 0 && options.batch > 0 && options.dataset > 0;
 }
 
-// Data made from the seed: what `sample` holds as its number `index`, uniform in [-1, 1). (SplitMix64.)
+// Data made from the seed: number `index` of `sample`, uniform in [-1, 1). (SplitMix64.)
 float number_of(uint64_t seed, uint64_t sample, uint64_t index) {
   uint64_t x = seed + 0x9e3779b97f4a7c15 * (sample * 0x100000001b3 + index + 1);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -52,14 +52,14 @@ float number_of(uint64_t seed, uint64_t sample, uint64_t index) {
   return static_cast<float>(static_cast<double>((x ^ (x >> 31)) >> 11) / 4503599627370496.0 - 1.0);
 }
 
-// y = w.x + b, by gradient descent with momentum. The last element of each vector is the bias's.
+// y = w.x + b, by gradient descent with momentum. The last element of each vector belongs to the bias.
 struct Model {
   explicit Model(size_t features) : parameters(features + 1), momentum(features + 1), gradient(features + 1) {}
 
-  // Adds what `sample` gives to the gradient; returns its loss.
+  // Adds the gradient of `sample`; returns its loss.
   double add(uint64_t seed, uint64_t sample, std::vector<float>& x) {
     const size_t features = x.size();
-    const uint64_t truth = ~uint64_t{0};  // the sample whose numbers are the weights that made the data
+    const uint64_t truth = ~uint64_t{0};  // the sample whose numbers are the weights behind the data
     double predicted = parameters[features];
     double target = 0.5;
     for (size_t i = 0; i < features; ++i) {
@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
   }
   keepstep::Trainer& trainer = **attached;
 
-  // All of this before there is a rank: a spare has done it when it is needed.
+  // Do all of this before there is a rank: a spare has then done it when it is needed.
   Model model(options.features);
   std::vector<float> x(options.features);
   for (auto [name, values] : {std::pair("parameters", &model.parameters), std::pair("momentum", &model.momentum)}) {
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
                              .all_reduce(model.gradient.data(), model.gradient.size(), keepstep::DataType::kFloat32)
                              .wait();
     if (!reduced.ok()) {
-      continue;  // next_step knows why, and what comes next
+      continue;  // next_step knows why, and how to continue
     }
     for (float& value : model.gradient) {
       value /= static_cast<float>(options.batch);
@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
     }
   }
   if (absl::IsCancelled(trainer.status())) {
-    return 0;  // the job ended without us
+    return 0;  // the job ended without this process
   }
   if (!trainer.status().ok()) {
     return fail(trainer.status());

@@ -1,4 +1,4 @@
-// What tensors hold, and how collectives reduce it. The names are torch's.
+// Element types of tensors, and reductions of collectives. The names are torch's.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keepstep.torch.step.steps import CommittedStep as CommittedStep
     from keepstep.torch.step.steps import Step as Step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "CommittedStep",
     "Copies",

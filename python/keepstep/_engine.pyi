@@ -8,7 +8,7 @@ from typing import Any
 
 # Numbers that both sides of a boundary must know (src/bindings/constants.cc).
 FLAG_VETO: int
-FLAG_FIRST_PLACE: int
+FLAG_FIRST_DESTINATION: int
 MAX_STORE_VALUE_BYTES: int
 MAX_BLOCKS_OF_GROUP: int
 LOADER_NONE: int
@@ -149,7 +149,7 @@ class Welcome:
     learn: bool  # the agent wants to know what the script imports
     term_is_notice: bool  # SIGTERM from outside is for the agent
     rings: str  # path of the socket for rings of batches; empty: there is none
-    drain: str  # the same of the process that writes checkpoints
+    background_writer: str  # the same of the process that writes checkpoints
     rank_variables: list[str]  # names of environment variables that follow from a rank
     inject: list[Fault]  # faults that may still come
 
@@ -673,7 +673,7 @@ def narrowest_type(vocabulary: int) -> str:
 class Blend:
     """Sources in fixed shares (src/data/order/blend.h)."""
 
-    MOST_PERIOD: int
+    MAX_PERIOD: int
     def __init__(self, counts: list[int]) -> None: ...
     @property
     def period(self) -> int: ...

@@ -58,7 +58,7 @@ class Session:
     # ---- messages ----
 
     def note(self, event: str, step: int, because: str, where: str = "") -> None:
-        """One line in the journal; `event` is one of those that the agent takes. `where`: a place for checkpoints."""
+        """One line in the journal; `event` is one of those that the agent takes. `where`: a checkpoint destination."""
         self.engine.tell_note(event, step, because[:4000], where)
 
     def store(

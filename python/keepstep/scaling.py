@@ -26,9 +26,9 @@ Rule = Literal["constant", "linear", "sqrt"]
 RULES: tuple[Rule, ...] = ("constant", "linear", "sqrt")
 
 DEFAULT = "default"
-MOST_RANKS = 1 << 20
-MOST_ENTRIES = 1024
-MOST_FILE_BYTES = 1 << 20
+MAX_RANKS = 1 << 20
+MAX_ENTRIES = 1024
+MAX_FILE_BYTES = 1 << 20
 _SIZES = re.compile(r"\s*(\d{1,9})\s*(?:(-)\s*(\d{1,9})?\s*)?")
 _MISSING = object()
 
@@ -67,7 +67,7 @@ class Sizes:
     named: str | None
 
     def __str__(self) -> str:
-        if self.most >= MOST_RANKS:
+        if self.most >= MAX_RANKS:
             return f"{self.least} ranks and more"
         if self.least == self.most:
             return f"{self.least} rank" + ("s" if self.least > 1 else "")
@@ -163,7 +163,7 @@ def micro_batch_mistakes(global_batch: PerWorld[int], micro_batch: PerWorld[int]
     return list(dict.fromkeys(mistakes))
 
 
-def most_ranks(global_batch: PerWorld[int], micro_batch: PerWorld[int]) -> int:
+def max_ranks(global_batch: PerWorld[int], micro_batch: PerWorld[int]) -> int:
     """So many ranks, and all smaller numbers of them, have a micro-batch each. At least 1."""
     most = 0
     for sizes, batch, micro in _both(global_batch, micro_batch):
@@ -180,7 +180,7 @@ def most_ranks(global_batch: PerWorld[int], micro_batch: PerWorld[int]) -> int:
 
 def everywhere(name: str, value: T) -> PerWorld[T]:
     """`value` at every size."""
-    return PerWorld(name, [(Sizes(1, MOST_RANKS, None), value)])
+    return PerWorld(name, [(Sizes(1, MAX_RANKS, None), value)])
 
 
 def _both(first: PerWorld[int], second: PerWorld[int]) -> list[tuple[Sizes, int, int]]:
@@ -210,11 +210,11 @@ def _read(path: Path) -> Mapping[str, Any]:
     where = f"scale_config: {path}"
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise KeepstepError(f"{where}: cannot be read: {error.strerror}") from error
-    if len(data) > MOST_FILE_BYTES:
-        raise KeepstepError(f"{where}: has more than {MOST_FILE_BYTES} bytes; is it a configuration?")
+    if len(data) > MAX_FILE_BYTES:
+        raise KeepstepError(f"{where}: has more than {MAX_FILE_BYTES} bytes; is it a configuration?")
     try:
         found = _parsed(path, data.decode())
     except (ValueError, RecursionError) as error:
@@ -251,8 +251,8 @@ def _sorted_out(
     """The defaults, and the entries by size."""
     if not isinstance(overrides, Mapping):
         raise KeepstepError(f"scale_config: a {type(overrides).__qualname__} is no mapping from world sizes")
-    if len(overrides) > MOST_ENTRIES:
-        raise KeepstepError(f"scale_config: {len(overrides)} entries are more than {MOST_ENTRIES}; use ranges")
+    if len(overrides) > MAX_ENTRIES:
+        raise KeepstepError(f"scale_config: {len(overrides)} entries are more than {MAX_ENTRIES}; use ranges")
     base = None if defaults is None else dict(defaults)
     entries = []
     for key, entry in overrides.items():
@@ -263,7 +263,7 @@ def _sorted_out(
         elif key == DEFAULT:
             base = dict(entry)
         elif (sizes := _sizes(key)) is None:
-            mistakes.append(f"{key!r} is no world size: write 4, '4-8', or '4-' for 4 and more (1 to {MOST_RANKS})")
+            mistakes.append(f"{key!r} is no world size: write 4, '4-8', or '4-' for 4 and more (1 to {MAX_RANKS})")
         else:
             entries.append((sizes, dict(entry)))
     if base is None and not entries and not mistakes:
@@ -277,8 +277,8 @@ def _sizes(key: Any) -> Sizes | None:
     if found is None:
         return None
     least = int(found[1])
-    most = int(found[3]) if found[3] else MOST_RANKS if found[2] else least
-    return Sizes(least, most, text.strip()) if 1 <= least <= most <= MOST_RANKS else None
+    most = int(found[3]) if found[3] else MAX_RANKS if found[2] else least
+    return Sizes(least, most, text.strip()) if 1 <= least <= most <= MAX_RANKS else None
 
 
 # ---- checking ----
@@ -353,7 +353,7 @@ def _pieces(
 ) -> list[tuple[Sizes, dict[str, Any]]]:
     """Sizes within which one configuration holds, in their order."""
     starts = {1} | {sizes.least for sizes, _ in entries} | {sizes.most + 1 for sizes, _ in entries}
-    bounds = [*sorted(start for start in starts if start <= MOST_RANKS), MOST_RANKS + 1]
+    bounds = [*sorted(start for start in starts if start <= MAX_RANKS), MAX_RANKS + 1]
     pieces: list[tuple[Sizes, dict[str, Any]]] = []
     for least, after in itertools.pairwise(bounds):
         here = [(sizes, entry) for sizes, entry in entries if sizes.least <= least <= sizes.most]
@@ -406,13 +406,13 @@ def _check_batch(
         return
     if batch % micro:
         mistakes.append(f"{where}global_batch={batch} is no multiple of micro_batch={micro}")
-    elif sizes.named is not None and sizes.most < MOST_RANKS and batch // micro < sizes.most:
+    elif sizes.named is not None and sizes.most < MAX_RANKS and batch // micro < sizes.most:
         mistakes.append(
             f"{where}{batch // micro} micro-batches (global_batch={batch} / micro_batch={micro}) cannot feed "
             f"{sizes.most} ranks, each of which needs one"
         )
     elif (accumulation := config.get("accumulation")) is not None and sizes.named is not None:
-        for world in {sizes.least, sizes.most} if sizes.most < MOST_RANKS else {sizes.least}:
+        for world in {sizes.least, sizes.most} if sizes.most < MAX_RANKS else {sizes.least}:
             needed = -(-batch // micro // world)
             if accumulation != needed:
                 mistakes.append(

@@ -12,7 +12,7 @@
 
 #include "agent/control/seat.h"
 #include "agent/rings/ring_service.h"
-#include "agent/workers/drain_process.h"
+#include "agent/workers/background_writer.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/terminal_text.h"
@@ -25,14 +25,14 @@ using brain::WorkerId;
 
 namespace {
 
-constexpr int kTryAgainMs = 1000;                // where the place is taken, or there was no answer
-constexpr std::chrono::seconds kDrainGrace{12};  // it lets go of its places: one that is not reached takes 10 s
+constexpr int kTryAgainMs = 1000;                 // where the place is taken, or there was no answer
+constexpr std::chrono::seconds kWriterGrace{12};  // it lets go of its destinations: one that is not reached takes 10 s
 
 // What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
 void write_memory(const AgentCore& core, const rank::WorkerLayout& layout, const comm::CommConfig& config) {
   const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
-  const uint64_t elsewhere = core.config.spec.most_ranks() - core.config.spec.nproc_per_node;
-  const comm::MostSockets sockets = comm::most_sockets(elsewhere);
+  const uint64_t elsewhere = core.config.spec.rank_limit() - core.config.spec.nproc_per_node;
+  const comm::MaxSockets sockets = comm::max_sockets(elsewhere);
   core.journal.write(
       "memory", {}, "shared memory of this node, the same for the job's whole life",
       {{"connections_per_rank", bytes(sockets.connections)},
@@ -52,7 +52,7 @@ void write_memory(const AgentCore& core, const rank::WorkerLayout& layout, const
 
 comm::CommConfig comm_config(const JobSpec& spec) {
   comm::CommConfig config;
-  config.max_world = spec.most_ranks();
+  config.max_world = spec.rank_limit();
   config.max_local = spec.nproc_per_node;
   return config;
 }
@@ -89,9 +89,9 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_RETURN_IF_ERROR(core_.loop->watch(signal_fd_.get(), [this] { on_signal(); }));
   commands_->open();
   open_services();
-  others_ =
-      std::make_unique<OtherNodes>(core_, OtherNodes::Parts{store_, joining_, programs_, clocks_, notice_, elastic_,
-                                                            hangs_, pace_, *memory_questions_, drain_.get()});
+  others_ = std::make_unique<OtherNodes>(
+      core_, OtherNodes::Parts{store_, joining_, programs_, clocks_, notice_, elastic_, hangs_, pace_,
+                               *memory_questions_, background_writer_.get()});
   starter_ = std::make_unique<Starter>(
       *core_.loop, core_.config.spec,
       Starter::Callbacks{
@@ -130,10 +130,10 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   commands_.reset();
   memory_questions_.reset();
   health_.stop();
-  if (drain_ != nullptr && !core_.gives_up) {
-    drain_->end(kDrainGrace, signal_fd_.get());
+  if (background_writer_ != nullptr && !core_.gives_up) {
+    background_writer_->end(kWriterGrace, signal_fd_.get());
   }
-  drain_.reset();
+  background_writer_.reset();
   if (core_.gives_up) {
     // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
     starter_->stop();
@@ -204,17 +204,17 @@ void Agent::open_services() {
     rings_socket_.clear();
     spdlog::warn("keepstep.data.cached will not work in this job: {}", std::string(rings.status().message()));
   }
-  drain_socket_ = std::filesystem::absolute(temp_.path() / "drain");
-  auto drain = DrainProcess::open(
-      *core_.loop, drain_socket_, core_.config.spec.python, core_.config.node,
+  writer_socket_ = std::filesystem::absolute(temp_.path() / "writer");
+  auto writer = BackgroundWriter::open(
+      *core_.loop, writer_socket_, core_.config.spec.python, core_.config.node,
       {[this](const std::string& event, const std::string& because) { core_.journal.write(event, {}, because); },
        [this](brain::Version version, uint32_t generation) { core_.link->send(brain::Saved{version, generation}); },
-       [this](brain::NodeId to, const std::string& message) { core_.route(to, messages::DrainNews{message}); }});
-  if (drain.ok()) {
-    drain_ = *std::move(drain);
+       [this](brain::NodeId to, const std::string& message) { core_.route(to, messages::WriterNews{message}); }});
+  if (writer.ok()) {
+    background_writer_ = *std::move(writer);
   } else {
-    drain_socket_.clear();
-    spdlog::warn("run.checkpoint will not work in this job: {}", std::string(drain.status().message()));
+    writer_socket_.clear();
+    spdlog::warn("run.checkpoint will not work in this job: {}", std::string(writer.status().message()));
   }
 }
 

@@ -132,16 +132,16 @@ class Agent {
   // Once there is a loop.
   std::unique_ptr<MemoryQuestions> memory_questions_;
   std::unique_ptr<Commands> commands_;
-  std::unique_ptr<RingService> rings_;   // null: no rank can ask for rings
-  std::unique_ptr<DrainProcess> drain_;  // null: no rank can hand over what it saves
+  std::unique_ptr<RingService> rings_;                   // null: no rank can ask for rings
+  std::unique_ptr<BackgroundWriter> background_writer_;  // null: no rank can hand over what it saves
   std::unique_ptr<OtherNodes> others_;
 
   std::map<brain::Identity, std::unique_ptr<Generation>> generations_;  // the newest, and the one before
   uint32_t started_ranks_ = 0;                                          // workers that the job started with here
   messages::Texts fingerprint_;
   bool preload_sent_ = false;
-  std::string rings_socket_;  // where ranks ask for rings; empty: nowhere
-  std::string drain_socket_;  // where they hand over what they save; empty: nowhere
+  std::string rings_socket_;   // where ranks ask for rings; empty: nowhere
+  std::string writer_socket_;  // where they hand over what they save; empty: nowhere
   std::vector<brain::NodeId> with_ranks_;
 };
 

@@ -12,7 +12,7 @@
 
 #include "agent/agent.h"
 #include "agent/rings/ring_service.h"
-#include "agent/workers/drain_process.h"
+#include "agent/workers/background_writer.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -144,7 +144,7 @@ void Agent::carry_out(const brain::SealWords& effect) {
     const std::vector<Generation::Holder> pages = pages_of(core_, effect.holders);
     sealed.words = found->second->seal(pages);
     commits_.keep_losses(pages);
-    const Generation::Outcome newest = found->second->newest_outcome();
+    const Generation::DecidedStep newest = found->second->newest_decided_step();
     sealed.mean_step = newest.step;
     sealed.mean_loss = newest.mean_loss;
     sealed.mean_flags = newest.flags;
@@ -184,11 +184,11 @@ void Agent::carry_out(const brain::Begin& effect) {
   commits_.begin();
   variables_.choose_master(prepare);
   store_.set_homes(nodes_of(prepare.table));
-  if (drain_ != nullptr) {
+  if (background_writer_ != nullptr) {
     const std::vector<brain::NodeId> nodes = nodes_of(prepare.table);
     for (const brain::NodeId node : std::exchange(with_ranks_, nodes)) {
       if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) {
-        drain_->without(node);
+        background_writer_->without(node);
       }
     }
   }
@@ -199,7 +199,7 @@ void Agent::carry_out(const brain::Begin& effect) {
     if (core_.log_watch != nullptr) {
       core_.log_watch->assigned(member.worker, member.rank, monotonic_ns());
     }
-    core_.pump.assign(member.worker, prepare.table.place(member.rank).local_rank, prepare.identity.generation);
+    core_.pump.assign(member.worker, prepare.table.locate(member.rank).local_rank, prepare.identity.generation);
   }
 }
 
@@ -262,7 +262,7 @@ void Agent::carry_out(const brain::Assign& effect) {
       message.table.push_back(
           {each.node, text_of(each.endpoint.address), each.endpoint.port_base, each.ranks, each.first_local});
     }
-    fds.push_back(core_.config.ports.listeners.at(prepare.table.place(effect.member.rank).local_rank).get());
+    fds.push_back(core_.config.ports.listeners.at(prepare.table.locate(effect.member.rank).local_rank).get());
     const StatusOr<net::SharedKey> key =
         net::SharedKey::data_of(core_.link->data_secret(), prepare.identity.term, prepare.identity.generation);
     KEEPSTEP_CHECK(key.ok(), "the coordinator gave no secret for the connections between ranks");
@@ -324,8 +324,8 @@ void Agent::carry_out(const brain::TellRelease& effect) {
   for (const WorkerId id : effect.workers) {
     core_.tell(*core_.workers.at(id), effect.release.identity, messages::Release{});
   }
-  if (const auto found = generations_.find(effect.release.identity); effect.drain && found != generations_.end()) {
-    found->second->drain();
+  if (const auto found = generations_.find(effect.release.identity); effect.wake && found != generations_.end()) {
+    found->second->cut_collectives_short();
   }
   if (notice_.stopped()) {
     commits_.collect_all();
@@ -340,7 +340,7 @@ void Agent::carry_out(const brain::Close& effect) {
   if (!generations_.empty()) {  // the newest whose page could be made
     const std::vector<Generation::Holder> pages = pages_of(core_, effect.holders);
     Generation& newest = *generations_.rbegin()->second;
-    newest.seal(pages);  // what is drained now must not be committed
+    newest.seal(pages);  // what is cut short now must not be committed
     commits_.keep_losses(pages);
     newest.announce_end();
   }

@@ -193,7 +193,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messa
                             .learn = core_.config.spec.preload && !preload_sent_,
                             .term_is_notice = is_notice(core_.config.spec, SIGTERM),
                             .rings = rings_socket_,
-                            .drain = drain_socket_,
+                            .background_writer = writer_socket_,
                             .rank_variables = variables_.names_of_rank(),
                             .inject = faults_.waiting(),
                             .comm = comm_config_};
@@ -239,7 +239,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
     core_.groups.insert(process->pid);
   }
   temp_.remove(process->id);
-  core_.pump.drain(process->id, 20);
+  core_.pump.flush(process->id, 20);
   if (core_.log_watch != nullptr) {
     core_.log_watch->ended(process->id);
   }

@@ -1,4 +1,4 @@
-// The door to the OS, tried with the real OS: memfds, sockets, futexes, and a process that is killed.
+// Tests the wrappers around the OS on the real OS: memfds, sockets, futexes, and a process that is killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -130,10 +130,10 @@ TEST(RobustMutexTest, the_death_of_the_owner_is_told_and_a_clean_end_is_not) {
     if (killed) {
       kill(child, SIGKILL);
     }
-    const RobustMutex::Outcome outcome = mutex->lock();
-    EXPECT_EQ(outcome, killed ? RobustMutex::Outcome::kOwnerDied : RobustMutex::Outcome::kHeld);
-    mutex->release_after(outcome);
-    EXPECT_EQ(mutex->lock(), RobustMutex::Outcome::kHeld) << "it can be used again";
+    const RobustMutex::LockResult locked = mutex->lock();
+    EXPECT_EQ(locked, killed ? RobustMutex::LockResult::kOwnerDied : RobustMutex::LockResult::kHeld);
+    mutex->release_after(locked);
+    EXPECT_EQ(mutex->lock(), RobustMutex::LockResult::kHeld) << "it can be used again";
     mutex->unlock();
     waitpid(child, nullptr, 0);
     munmap(page, 4096);
@@ -181,7 +181,7 @@ TEST(Checksum, is_xxh3_whatever_the_cpu_and_however_the_data_are_cut) {
 }
 
 TEST(ShortTurns, are_what_the_kernel_says_of_the_thread_and_of_no_other) {
-  struct Attributes {  // <linux/sched/types.h>, which glibc's <sched.h> cannot stand
+  struct Attributes {  // <linux/sched/types.h>, which conflicts with glibc's <sched.h>
     uint32_t size, policy;
     uint64_t flags;
     int32_t nice;

@@ -1,4 +1,5 @@
-// What the benchmark programs (bench_*.cc) share. They are of one thread, and end with the process.
+// What the benchmark programs (bench_*.cc) share. They are single-threaded and leave all cleanup to the end of the
+// process.
 #pragma once
 
 #include <sys/mman.h>
@@ -34,7 +35,8 @@ T value_or_fail(StatusOr<T> value) {
 
 inline uint64_t number_of(const std::string& word) { return std::strtoull(word.c_str(), nullptr, 10); }
 
-// Zeros whose pages are there already; `sharing`: MAP_PRIVATE or MAP_SHARED, with processes forked later.
+// Zeroed memory whose pages are already populated. `sharing`: MAP_PRIVATE, or MAP_SHARED to share it with processes
+// forked later.
 inline std::byte* fresh_memory(size_t bytes, int sharing) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   KEEPSTEP_CHECK(memory != MAP_FAILED, "no memory for the benchmark");

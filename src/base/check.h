@@ -1,4 +1,4 @@
-// Assertions that stay on in every build, for what must never happen. Bad input from outside is never one of these.
+// Assertions that stay on in every build, for conditions that must never occur. Never use them for bad outside input.
 #pragma once
 
 #include <cstdio>

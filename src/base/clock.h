@@ -1,4 +1,4 @@
-// The one clock: CLOCK_MONOTONIC, which all processes of a machine share, and wall time for people.
+// The only clocks: CLOCK_MONOTONIC, which all processes on a machine share, and wall-clock time for people.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace keepstep {
 
-// Nanoseconds of CLOCK_MONOTONIC; comparable between the processes of one machine.
+// CLOCK_MONOTONIC in nanoseconds; comparable between processes on one machine.
 inline int64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -10,7 +10,7 @@
 namespace keepstep {
 namespace {
 
-constexpr size_t kBlockBytes = 1 << 20;  // what a thread takes at a time
+constexpr size_t kBlockBytes = 1 << 20;  // the unit of work of a thread
 
 struct Block {
   const std::byte* data;
@@ -21,8 +21,8 @@ struct Block {
 
 uint64_t digest_of(std::span<const Piece> pieces, unsigned threads) {
   std::vector<Block> blocks;
-  std::vector<uint64_t> parts;  // of each piece its length, then its blocks
-  std::vector<size_t> places;   // of each block, in `parts`
+  std::vector<uint64_t> parts;  // for each piece: its length, then its blocks
+  std::vector<size_t> places;   // for each block: its index in `parts`
   for (const Piece& piece : pieces) {
     parts.push_back(piece.bytes);
     for (size_t at = 0; at < piece.bytes; at += kBlockBytes) {
@@ -38,7 +38,7 @@ uint64_t digest_of(std::span<const Piece> pieces, unsigned threads) {
     }
   };
   std::vector<std::jthread> helpers;
-  for (size_t i = 1; i < std::min<size_t>(threads, blocks.size() / 4); ++i) {  // a thread is worth some MiB
+  for (size_t i = 1; i < std::min<size_t>(threads, blocks.size() / 4); ++i) {  // a thread pays off from a few MiB
     helpers.emplace_back(work);
   }
   work();

@@ -1,4 +1,4 @@
-// One digest of many pieces of memory, as fast as memory can be read.
+// One digest over many pieces of memory, computed as fast as memory can be read.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,9 @@ struct Piece {
   size_t bytes = 0;
 };
 
-// 64 bits that depend on all bytes and on where they are: lengths and order of the pieces count. Not a MAC. `threads`:
-// at most so many work at it, this one included; the result is the same for any number. Any thread.
+// 64 bits that depend on all bytes and their positions, including the lengths and order of the pieces. Not a MAC.
+// `threads`: the most threads that work on it, including the caller; the result is the same for any number. Any thread
+// may call it.
 uint64_t digest_of(std::span<const Piece> pieces, unsigned threads = 1);
 
 }  // namespace keepstep

@@ -1,4 +1,5 @@
-// A thread of the engine inside a host program: named, and deaf to signals, which belong to the host's main thread.
+// An engine thread inside a host program: named, with all signals blocked, because they belong to the host's main
+// thread.
 #pragma once
 
 #include <pthread.h>
@@ -9,7 +10,7 @@
 
 namespace keepstep {
 
-// `name` has at most 15 characters; shown by top -H and debuggers.
+// `name`: at most 15 characters; top -H and debuggers show it.
 template <class Body>
 std::thread start_engine_thread(const char* name, Body body) {
   sigset_t all;

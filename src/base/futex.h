@@ -14,7 +14,7 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, int64_t ti
 // Wakes all sleepers on `word`; returns how many.
 int futex_wake_all(const std::atomic<uint32_t>& word);
 
-// A hint to the core that we spin.
+// Tells the core that we are spinning.
 inline void cpu_relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

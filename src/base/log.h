@@ -1,4 +1,4 @@
-// The one logger: spdlog, to standard error, one line a message, level from KEEPSTEP_LOG (default "warn").
+// The only logger: spdlog, to standard error, one line per message, level from KEEPSTEP_LOG (default "warn").
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -7,7 +7,7 @@
 
 namespace keepstep {
 
-// Once per process; `who` ("agent", "rank 2") leads every line. Messages are shown as terminal_text() does.
+// Call once per process. `who` ("agent", "rank 2") starts every line. Messages are escaped like terminal_text() does.
 void init_log(const std::string& who);
 
 }  // namespace keepstep

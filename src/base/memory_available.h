@@ -1,11 +1,11 @@
-// How much memory the machine could still hand out, for those who take it without malloc.
+// How much memory the machine can still provide, for code that allocates without malloc.
 #pragma once
 
 #include <cstdint>
 
 namespace keepstep {
 
-// What the kernel could hand out now without swapping, in bytes; all there is if it does not say.
+// Bytes that the kernel could provide now without swapping; the largest value if the kernel does not report it.
 uint64_t memory_available();
 
 }  // namespace keepstep

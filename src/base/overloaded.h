@@ -1,4 +1,4 @@
-// One function for each alternative of a variant, for std::visit.
+// A visitor for std::visit with one function per alternative of a variant.
 #pragma once
 
 namespace keepstep {

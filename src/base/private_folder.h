@@ -1,4 +1,4 @@
-// Folders that nobody else on this machine can have put anything into.
+// Folders into which no other user of this machine can have put anything.
 #pragma once
 
 #include <string>
@@ -14,17 +14,18 @@ enum class Others {
   kMayNot,   // nobody else may do anything: mode 0700
 };
 
-// The folder at `path`, open (O_PATH): no link, this user's, and closed to others as far as `others` says. What is done
-// relative to it stays in it, whatever happens to the path. NOT_FOUND: it is not there. PERMISSION_DENIED: it is no
-// such folder; the message says why, and what to do.
+// Opens the folder at `path` (O_PATH). It must not be a symbolic link, must belong to this user, and must be closed to
+// others as `others` requires. Operations relative to the descriptor stay in that folder, whatever happens to the path.
+// NOT_FOUND: it does not exist. PERMISSION_DENIED: it does not meet these conditions; the message says why and what to
+// do.
 StatusOr<Fd> open_private(const std::string& path, Others others);
 
-// The same; one that is not there is made (0700). The folder above must be there, and sticky where others can write to
+// The same, but creates a missing folder (mode 0700). Its parent must exist, and must be sticky if others can write to
 // it.
 StatusOr<Fd> make_private(const std::string& path, Others others);
 
-// The first of `candidates` that nobody else can write to, made if it is missing; else a new one beside the first.
-// `warning`: which were passed over, and why.
+// The first of `candidates` that nobody else can write to, created if missing; if there is none, a new folder next to
+// the first candidate. `warning`: which candidates were skipped, and why.
 std::string private_folder(const std::vector<std::string>& candidates, std::string* warning);
 
 }  // namespace keepstep

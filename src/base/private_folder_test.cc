@@ -30,7 +30,7 @@ TEST_F(PrivateFolder, is_made_for_this_user_alone) {
   struct stat made{};
   ASSERT_EQ(stat((above_ + "/new").c_str(), &made), 0);
   EXPECT_EQ(made.st_mode & 0777, 0700U);
-  EXPECT_TRUE(make_private(above_ + "/new", Others::kMayLook).ok());  // and is still there
+  EXPECT_TRUE(make_private(above_ + "/new", Others::kMayLook).ok());  // also if it exists already
 }
 
 TEST_F(PrivateFolder, is_none_that_others_can_write_to_or_have_put_there) {

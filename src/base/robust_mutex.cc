@@ -16,24 +16,24 @@ bool RobustMutex::init() {
   return ok;
 }
 
-RobustMutex::Outcome RobustMutex::lock() {
+RobustMutex::LockResult RobustMutex::lock() {
   switch (pthread_mutex_lock(&mutex)) {
     case 0:
-      return Outcome::kHeld;
+      return LockResult::kHeld;
     case EOWNERDEAD:
-      return Outcome::kOwnerDied;
+      return LockResult::kOwnerDied;
     default:
-      return Outcome::kFailed;
+      return LockResult::kFailed;
   }
 }
 
 void RobustMutex::unlock() { pthread_mutex_unlock(&mutex); }
 
-void RobustMutex::release_after(Outcome outcome) {
-  if (outcome == Outcome::kOwnerDied) {
+void RobustMutex::release_after(LockResult result) {
+  if (result == LockResult::kOwnerDied) {
     pthread_mutex_consistent(&mutex);
   }
-  if (outcome != Outcome::kFailed) {
+  if (result != LockResult::kFailed) {
     pthread_mutex_unlock(&mutex);
   }
 }

@@ -1,4 +1,4 @@
-// XXH3 of 64 bits over data that come in pieces: the same as checksum.h's of all of them at once.
+// 64-bit XXH3 over data that arrive in pieces: the same value as checksum() of all of them at once.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxNameBytes = 100;
 constexpr std::chrono::milliseconds kPause{1};
-constexpr int kTries = 5000;  // a look at the folder takes microseconds
+constexpr int kTries = 5000;  // examining the folder takes microseconds
 
 std::string boot_id() {
   std::string boot;
@@ -34,7 +34,7 @@ std::string boot_id() {
   return boot;
 }
 
-// Read once: later there may be no descriptor to read it with.
+// Read once: later there may be no free descriptor to read it with.
 const std::string& lock_suffix() {
   static const std::string suffix = [] {
     const std::string boot = boot_id();
@@ -44,7 +44,7 @@ const std::string& lock_suffix() {
 }
 
 struct Candidate {
-  std::string above;  // must be private too; empty: it is for everybody, and sticky
+  std::string above;  // must be private too; empty: shared by everybody and sticky
   std::string path;
 };
 
@@ -61,7 +61,7 @@ std::vector<Candidate> candidates() {
   return all;
 }
 
-// O_PATH.
+// Opens it with O_PATH.
 StatusOr<Fd> open_candidate(const Candidate& candidate, bool make) {
   if (!candidate.above.empty()) {
     KEEPSTEP_RETURN_IF_ERROR(open_private(candidate.above, Others::kMayLook).status());
@@ -69,7 +69,7 @@ StatusOr<Fd> open_candidate(const Candidate& candidate, bool make) {
   return make ? make_private(candidate.path, Others::kMayNot) : open_private(candidate.path, Others::kMayNot);
 }
 
-// Holds all others up until it is closed.
+// Blocks all others until it is closed.
 StatusOr<Fd> lock_folder(const Fd& folder, const std::string& path) {
   Fd lock(openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) {
@@ -84,7 +84,7 @@ StatusOr<Fd> lock_folder(const Fd& folder, const std::string& path) {
   return lock;
 }
 
-// Of a locked folder.
+// The files in a locked folder.
 std::vector<std::string> files_in(const Fd& locked) {
   std::vector<std::string> names;
   const int again = openat(locked.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -100,7 +100,7 @@ bool belongs_to(std::string_view file, std::string_view name) {
   return file == name || (file.starts_with(name) && file.substr(name.size()).starts_with('+'));
 }
 
-// The names in a locked folder that are held; what is left of others is removed.
+// Returns the held names in a locked folder; removes the remains of other names.
 std::vector<std::string> sweep(const Fd& locked) {
   const std::vector<std::string> files = files_in(locked);
   const std::string& suffix = lock_suffix();
@@ -148,7 +148,7 @@ StatusOr<HeldName> HeldName::take(const std::string& name) {
         absl::StrJoin(because, "; ")));
   }
   for (const std::string& path : names_held(name)) {
-    if (fs::path(path).filename() == name) {  // its process may have found another folder first
+    if (fs::path(path).filename() == name) {  // its process may have picked another folder
       return absl::AlreadyExistsError(absl::StrFormat("another process holds %s", path));
     }
   }
@@ -191,7 +191,7 @@ void HeldName::let_go() {
       }
     }
   }
-  lock_.reset();  // before the folder's: who comes next finds no files, or none that are held
+  lock_.reset();  // before the folder's lock: the next process finds no files, or only files that are not held
 }
 
 bool HeldName::found() const {

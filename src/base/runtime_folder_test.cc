@@ -50,7 +50,7 @@ class RuntimeFolderTest : public testing::Test {
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
   }
 
-  // Without those of jobs that run beside this test.
+  // Without the names of jobs that run at the same time as this test.
   std::vector<std::string> names_held_here(const std::string& prefix) const {
     std::vector<std::string> names = names_held(prefix);
     std::erase_if(names, [this](const std::string& path) { return !path.starts_with(own_.path()); });
@@ -154,7 +154,7 @@ TEST_F(RuntimeFolderTest, a_folder_that_others_may_enter_or_own_is_passed_over) 
   }
 }
 
-// One shell has the variable and the other has not: each takes names in its own place, and both find all.
+// One shell has the variable and the other does not: each takes names in its own folder, and both find all names.
 TEST_F(RuntimeFolderTest, shells_with_and_without_the_variable_find_each_other) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "only root can be a user who has nothing in /run and /tmp";
@@ -183,7 +183,7 @@ TEST_F(RuntimeFolderTest, shells_with_and_without_the_variable_find_each_other) 
   EXPECT_EQ(status, 0);
 }
 
-// Root is that somebody else here: the name in /tmp of a user who has no other folder is taken.
+// Root plays that somebody else: the folder name in /tmp of a user without another folder is taken.
 TEST_F(RuntimeFolderTest, where_somebody_else_took_the_last_folder_the_error_says_what_to_do) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "only root can become another user";
@@ -212,7 +212,7 @@ TEST_F(RuntimeFolderTest, where_somebody_else_took_the_last_folder_the_error_say
   EXPECT_THAT(text, HasSubstr("Set XDG_RUNTIME_DIR"));
 }
 
-// Over a network file system this machine may get the lock of a process that lives on another one.
+// On a network file system this machine may get a lock that a process on another machine holds.
 TEST_F(RuntimeFolderTest, names_of_another_machine_in_a_shared_folder_are_left_alone) {
   const auto mine = HeldName::take("job-here");
   ASSERT_TRUE(mine.ok()) << mine.status();

@@ -1,4 +1,4 @@
-// For tests: names of running processes in a folder of the test's own.
+// For tests: keeps the names of running processes in a folder that belongs to the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class OwnRuntimeFolder {
   OwnRuntimeFolder(const OwnRuntimeFolder&) = delete;
   OwnRuntimeFolder& operator=(const OwnRuntimeFolder&) = delete;
 
-  const std::string& path() const { return path_; }  // of the variable
+  const std::string& path() const { return path_; }  // the value of XDG_RUNTIME_DIR
   std::filesystem::path names() const { return std::filesystem::path(path_) / "keepstep"; }
   bool empty() const { return !std::filesystem::exists(names()) || std::filesystem::is_empty(names()); }
 

@@ -73,7 +73,7 @@ StatusOr<SharedMemory> SharedMemory::create(const std::string& label, size_t byt
     if (give_up && give_up()) {
       return absl::AbortedError(absl::StrFormat("shared memory '%s' is not needed any more", label));
     }
-    // Filling a memfd has no limit of its own: the kernel would kill processes before it said no.
+    // Filling a memfd has no limit of its own: the kernel would kill processes before it returned an error.
     if (bytes - done > memory_available()) {
       return too_large(label, bytes, "less is available");
     }

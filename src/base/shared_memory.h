@@ -1,5 +1,6 @@
-// A memfd, sealed against resizing and filled with real pages before anyone maps it: a full machine is an error
-// here, never a SIGBUS later. It has no name, so nothing can stay behind in /dev/shm. Passed between processes by fd.
+// A memfd, sealed against resizing and backed by real pages before anyone maps it: if memory is short, create() fails
+// here, and no SIGBUS follows later. It has no name, so nothing can be left behind in /dev/shm. Processes pass it by
+// file descriptor.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +20,14 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  // Allocates `bytes` (> 0) of zeros and maps them. `label` shows in /proc/PID/maps, nothing more. Takes some tenths of
-  // a second a gigabyte; meanwhile `give_up`, if any, is asked now and then. RESOURCE_EXHAUSTED with the size and the
-  // way out when memory or descriptors are short. ABORTED: given up.
+  // Allocates `bytes` (> 0) of zeros and maps them. `label` only appears in /proc/PID/maps. Takes a few tenths of a
+  // second per gigabyte, and meanwhile polls `give_up` if there is one. RESOURCE_EXHAUSTED: memory or descriptors are
+  // short; the message gives the size and the remedy. ABORTED: `give_up` returned true.
   static StatusOr<SharedMemory> create(const std::string& label, size_t bytes,
                                        const std::function<bool()>& give_up = {});
 
-  // Maps what a peer allocated and takes the fd. Refuses (INVALID_ARGUMENT) a file that is not sealed against
+  // Maps memory that a peer allocated and takes ownership of the fd. Refuses (INVALID_ARGUMENT) a file that is not
+  // sealed against
   // shrinking or is smaller than `min_bytes`: a stranger's fd must not be able to crash us.
   static StatusOr<SharedMemory> attach(Fd fd, size_t min_bytes);
 

@@ -10,7 +10,7 @@
 namespace keepstep {
 namespace {
 
-constexpr uint64_t kTurnNs = 300'000;  // the kernel's own is 2.8 ms and more
+constexpr uint64_t kTurnNs = 300'000;  // the kernel's default is 2.8 ms or more
 
 }  // namespace
 

@@ -1,6 +1,7 @@
-// The one status type of keepstep: absl::Status, with the few helpers that keep error paths short.
+// The only status type of keepstep: absl::Status, with a few helpers that keep error paths short.
 //
-// An error names what happened, to whom, and what to do. Errors are values in C++; exceptions exist only at the
+// An error message says what happened, to which object, and what to do. Errors are values in C++; exceptions exist only
+// at the
 // Python boundary.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace keepstep {
 using absl::Status;
 using absl::StatusOr;
 
-// `what` failed with errno `error`: keeps the code that errno maps to ("open /x: Permission denied").
+// `what` failed with errno `error`. The status code is the one that errno maps to ("open /x: Permission denied").
 inline Status errno_status(std::string_view what, int error = errno) {
   return absl::ErrnoToStatus(error, absl::string_view(what.data(), what.size()));
 }

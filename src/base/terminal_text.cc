@@ -8,7 +8,7 @@ namespace {
 
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0;  // 0: what is there is no UTF-8
+  size_t bytes = 0;  // 0: not valid UTF-8
 };
 
 // RFC 3629: the shortest form only, no surrogates, nothing above 10FFFF.

@@ -1,7 +1,7 @@
-// Text from jobs, storage and other machines on a terminal: shown as what it is, never obeyed.
+// Prints text from jobs, storage and other machines on a terminal without letting it control the terminal.
 //
-// A terminal obeys control characters (it moves the cursor, sets titles, answers as if somebody typed), and characters
-// that change the direction of writing make text read as another. python/keepstep/_terminal.py does the same.
+// Control characters make a terminal move the cursor, set titles, or answer as if somebody typed; characters that
+// change the writing direction can make text look like different text. python/keepstep/_terminal.py does the same.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace keepstep {
 
-// `text` with escapes in the place of what a terminal would obey: C0 (but tab and newline), delete, C1, marks,
-// embeddings, overrides and isolates of bidirectional text (UAX 9): \x1b, \u202e. Bytes that are no UTF-8: \xff.
+// `text` with escapes (\x1b, \u202e) for the characters that control a terminal: C0 (except tab and newline), delete,
+// C1, and the marks, embeddings, overrides and isolates of bidirectional text (UAX 9). Bytes that are not valid UTF-8
+// become \xff.
 std::string terminal_text(std::string_view text);
 
 }  // namespace keepstep

@@ -1,5 +1,4 @@
-// Binds comm/collectives/canonical_sum.h: leaves as addresses and element counts. Keeping them alive is the caller's
-// part.
+// Binds comm/collectives/canonical_sum.h: leaves as addresses and element counts. The caller must keep them alive.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>

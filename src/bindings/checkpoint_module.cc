@@ -1,5 +1,5 @@
-// The Python module keepstep._checkpoint: stores and checkpoints. A module of its own, loaded on first use, so that
-// what talks to S3 is not in every worker. Tensors cross as addresses; keeping them alive is the caller's part.
+// The Python module keepstep._checkpoint: stores and checkpoints. A separate module, loaded on first use, so that not
+// every worker contains the S3 code. Tensors are passed as addresses; the caller must keep them alive.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
@@ -37,7 +37,7 @@ PyObject* error_type = nullptr;  // owned by the module, which lives as long as 
 
 }  // namespace
 
-// Of every status: keepstep._checkpoint's error, whose `code` is the status's.
+// Throws keepstep._checkpoint's error for any status; its `code` is the status's.
 void throw_if_error(const Status& status) {
   if (status.ok()) {
     return;
@@ -112,11 +112,11 @@ void bind_store(nb::module_& module) {
           "key"_a, "offset"_a, "bytes"_a)
       .def(
           "read_all",
-          [](ObjectStore& self, const std::string& key, uint64_t most_bytes) {
-            const Object object = value_or_throw(without_gil([&] { return self.read_all(key, most_bytes); }));
+          [](ObjectStore& self, const std::string& key, uint64_t max_bytes) {
+            const Object object = value_or_throw(without_gil([&] { return self.read_all(key, max_bytes); }));
             return nb::bytes(object.bytes.data(), object.bytes.size());
           },
-          "key"_a, "most_bytes"_a)
+          "key"_a, "max_bytes"_a)
       .def(
           "put",
           [](ObjectStore& self, const std::string& key, const nb::bytes& bytes) {
@@ -210,26 +210,26 @@ void bind_files(nb::module_& module) {
 }
 
 void bind_layout(nb::module_& module) {
-  nb::class_<Place>(module, "Place")
+  nb::class_<Extent>(module, "Extent")
       .def(
           "__init__",
-          [](Place* self, uint32_t file, uint64_t offset, uint64_t bytes) {
-            new (self) Place{.file = file, .offset = offset, .bytes = bytes};
+          [](Extent* self, uint32_t file, uint64_t offset, uint64_t bytes) {
+            new (self) Extent{.file = file, .offset = offset, .bytes = bytes};
           },
           "file"_a, "offset"_a, "bytes"_a)
-      .def_ro("file", &Place::file)
-      .def_ro("offset", &Place::offset)
-      .def_ro("bytes", &Place::bytes)
-      .def_ro("transforms", &Place::transforms);
+      .def_ro("file", &Extent::file)
+      .def_ro("offset", &Extent::offset)
+      .def_ro("bytes", &Extent::bytes)
+      .def_ro("transforms", &Extent::transforms);
   nb::class_<Part>(module, "Part")
       .def(
           "__init__",
-          [](Part* self, const std::vector<int64_t>& offsets, const std::vector<int64_t>& lengths, const Place& place,
-             std::optional<uint64_t> data) { new (self) Part{offsets, lengths, place, data}; },
-          "offsets"_a, "lengths"_a, "place"_a, "data"_a.none())
+          [](Part* self, const std::vector<int64_t>& offsets, const std::vector<int64_t>& lengths, const Extent& extent,
+             std::optional<uint64_t> data) { new (self) Part{offsets, lengths, extent, data}; },
+          "offsets"_a, "lengths"_a, "extent"_a, "data"_a.none())
       .def_ro("offsets", &Part::offsets)
       .def_ro("lengths", &Part::lengths)
-      .def_ro("place", &Part::place)
+      .def_ro("extent", &Part::extent)
       .def_ro("data", &Part::data);
   nb::class_<TensorEntry>(module, "TensorEntry")
       .def(
@@ -244,10 +244,10 @@ void bind_layout(nb::module_& module) {
   nb::class_<ObjectEntry>(module, "ObjectEntry")
       .def(
           "__init__",
-          [](ObjectEntry* self, const StatePath& path, const Place& place) { new (self) ObjectEntry{path, place}; },
-          "path"_a, "place"_a)
+          [](ObjectEntry* self, const StatePath& path, const Extent& extent) { new (self) ObjectEntry{path, extent}; },
+          "path"_a, "extent"_a)
       .def_ro("path", &ObjectEntry::path)
-      .def_ro("place", &ObjectEntry::place);
+      .def_ro("extent", &ObjectEntry::extent);
   nb::class_<Layout>(module, "Layout", "What is in a checkpoint and where (layout.h).")
       .def(nb::init<>())
       .def_rw("files", &Layout::files)
@@ -425,7 +425,7 @@ void bind_catalog(nb::module_& module) {
   module.def("data_file_name", &data_file_name, "rank"_a, "number"_a, "token"_a, "attempt"_a);
 }
 
-// All chunks of some files, by several threads, while Python asks how far it is.
+// Verifies all chunks of some files in several threads, while Python can ask for the progress.
 class Verifier {
  public:
   Verifier(const StoredFiles& stored, unsigned threads) : stored_(stored) {
@@ -480,11 +480,11 @@ class Verifier {
   std::mutex mutex_;
   std::vector<std::string> problems_;
   std::atomic<int> at_work_ = 0;
-  std::vector<std::jthread> threads_;  // last: they end before what they use
+  std::vector<std::jthread> threads_;  // last: they end before the members they use
 };
 
 void bind_reading(nb::module_& module) {
-  nb::class_<StoredFiles>(module, "StoredFiles", "Files of a checkpoint in one or more places (range_reader.h).")
+  nb::class_<StoredFiles>(module, "StoredFiles", "Files of a checkpoint in one or more destinations (range_reader.h).")
       .def(
           "__init__",
           [](StoredFiles* self, const Manifest& manifest, const Sources& sources, bool with_metadata) {
@@ -500,7 +500,7 @@ void bind_reading(nb::module_& module) {
           },
           "boxes"_a, "threads"_a = 4,
           "(file, data, element_bytes, part_lengths, offsets, lengths, address, strides) each; chunks and bytes read, "
-          "and chunks that another place than the first had to give.")
+          "and chunks that another destination than the first had to give.")
       .def(
           "read_range",
           [](const StoredFiles& self, uint32_t file, uint64_t offset, uint64_t bytes) {

@@ -1,4 +1,4 @@
-// Binds comm/communicator.h: addresses and sizes in, operation numbers out. Keeping tensors alive is the caller's part.
+// Binds comm/communicator.h: takes addresses and sizes, returns operation numbers. The caller must keep tensors alive.
 
 #include "comm/communicator.h"
 

@@ -1,4 +1,4 @@
-// Numbers that both sides of a boundary must know: Python takes them from here.
+// Numbers that both sides of a boundary need: Python takes them from here.
 
 #include <nanobind/nanobind.h>
 
@@ -15,7 +15,7 @@ namespace keepstep::rank {
 void bind_constants(nb::module_& module) {
   const auto number = [&module](const char* name, auto value) { module.attr(name) = static_cast<uint64_t>(value); };
   number("FLAG_VETO", brain::kFlagVeto);
-  number("FLAG_FIRST_PLACE", brain::kFlagFirstPlace);
+  number("FLAG_FIRST_DESTINATION", brain::kFlagFirstDestination);
   number("MAX_STORE_VALUE_BYTES", messages::kMaxStoreValueBytes);
   number("MAX_BLOCKS_OF_GROUP", brain::kMaxBlocksOfGroup);
   number("LOADER_NONE", data::LoaderState::kNone);

@@ -1,4 +1,4 @@
-// Shared by the binding files of both modules: how a call waits, and what comes of it in Python.
+// Shared by the binding files of both modules: how a call waits, and how its result reaches Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +10,8 @@
 
 namespace keepstep {
 
-// OK: nothing; else the exception of it, as the module defines it (engine_module.cc, checkpoint_module.cc). The GIL
-// must be held.
+// Does nothing if OK; otherwise throws the status's exception, as the module defines it (engine_module.cc,
+// checkpoint_module.cc). The GIL must be held.
 void throw_if_error(const Status& status);
 
 template <typename T>
@@ -20,7 +20,7 @@ T value_or_throw(StatusOr<T> result) {
   return *std::move(result);
 }
 
-// What a call gives that needs no GIL and may take long.
+// Runs a call that needs no GIL and may take long; returns its result.
 template <typename Call>
 auto without_gil(Call call) {
   nanobind::gil_scoped_release release;

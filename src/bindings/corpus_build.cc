@@ -1,4 +1,4 @@
-// Binds src/data/build and what goes through whole corpora: for `keepstep data`. Calls that read or write files give up
+// Binds src/data/build and functions over whole corpora, for `keepstep data`. Calls that read or write files release
 // the GIL.
 
 #include <nanobind/nanobind.h>
@@ -45,7 +45,7 @@ std::unique_ptr<DocumentReader> open_reader(const std::string& path, const std::
       value_or_throw(without_gil([&] { return DocumentReader::open(piece, field, skip); })));
 }
 
-// Documents until the texts have `most` bytes; false at the end of the piece.
+// Uses documents until their texts add up to `most` bytes; false at the end of the piece.
 template <typename Use>
 StatusOr<bool> until(DocumentReader& reader, uint64_t most, Use use) {
   const uint64_t before = reader.counts().text_bytes;
@@ -94,7 +94,8 @@ void add_documents(TokenWriter& writer, const std::vector<std::vector<int64_t>>&
   }));
 }
 
-// Texts as Arrow lays them out: `count` + 1 offsets into `bytes` bytes of data. Returns documents, bytes, empty ones.
+// Texts in Arrow's layout: `count` + 1 offsets into `bytes` bytes of data. Returns the numbers of documents, bytes, and
+// empty documents.
 std::tuple<uint64_t, uint64_t, uint64_t> add_strings(TokenWriter& writer, Address offsets, uint64_t count, Address data,
                                                      uint64_t bytes, int64_t end) {
   const auto* places = reinterpret_cast<const int64_t*>(offsets);
@@ -117,7 +118,7 @@ std::tuple<uint64_t, uint64_t, uint64_t> add_strings(TokenWriter& writer, Addres
   return {count - empty, static_cast<uint64_t>(count == 0 ? 0 : places[count] - places[0]), empty};
 }
 
-// Shortest, longest, how many are empty.
+// Shortest, longest, and number of empty ones.
 std::tuple<uint64_t, uint64_t, uint64_t> sequence_lengths(const TokenCorpus& corpus) {
   const data::TokenIndex& index = corpus.index();
   uint64_t shortest = index.sequences() == 0 ? 0 : std::numeric_limits<uint64_t>::max();

@@ -1,5 +1,5 @@
-// Binds src/data: corpora of tokens, and blends. Tensors cross as addresses; keeping them alive is the caller's part.
-// Calls that read or write files give up the GIL.
+// Binds src/data: corpora of tokens, and blends. Tensors are passed as addresses; the caller must keep them alive.
+// Calls that read or write files release the GIL.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -31,7 +31,7 @@ using Address = uintptr_t;
 
 int64_t* numbers(Address address) { return reinterpret_cast<int64_t*>(address); }
 
-// Samples lie at equal distances in the stream: sample s at first + s * stride, for s < most.
+// Samples are at equal distances in the stream: sample s is at first + s * stride, for s < most.
 struct Samples {
   const std::vector<int64_t>& numbers;
   uint64_t first;
@@ -57,7 +57,7 @@ void require_inside(const TokenCorpus& corpus, const Samples& samples, uint64_t 
   }
 }
 
-// read(first token, row) for each sample; row i is that of sample i, or rows[i] if they are given.
+// Calls read(first token, row) for each sample; row i is that of sample i, or rows[i] if given.
 template <typename Read>
 void each_row(const TokenCorpus& corpus, const Samples& samples, uint64_t count,
               const std::optional<std::vector<uint64_t>>& rows, Read read) {
@@ -224,7 +224,7 @@ void bind_data(nb::module_& module) {
             return std::pair(std::move(sources), std::move(own));
           },
           "position"_a, "count"_a, "The sources of `count` samples, and their numbers of their own.")
-      .def_ro_static("MOST_PERIOD", &Blend::kMaxPeriod);
+      .def_ro_static("MAX_PERIOD", &Blend::kMaxPeriod);
   module.def(
       "blend_counts",
       [](const std::vector<double>& weights, uint64_t period) {

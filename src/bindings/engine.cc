@@ -1,4 +1,4 @@
-// Binds rank/engine/engine.h. Every call that may wait gives up the GIL.
+// Binds rank/engine/engine.h. Every call that may wait releases the GIL.
 
 #include "rank/engine/engine.h"
 
@@ -43,7 +43,7 @@ std::vector<state::Region> regions_of(const Pieces& pieces) {
   return regions;
 }
 
-// The GIL is given up only where the log is full: to get it back may take longer than all else.
+// Releases the GIL only if the log is full: getting it back may take longer than everything else.
 void make_room(Engine& engine) {
   if (!engine.steps().has_room()) {
     without_gil([&] { engine.steps().make_room(); });
@@ -268,7 +268,7 @@ void bind_engine(nb::module_& module) {
           "version"_a)
       .def("shard_counts",
            [](Engine& engine) {
-             const ShardReplicas::Counts counts = engine.shards().counts();
+             const ShardCopier::Counts counts = engine.shards().counts();
              return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.given_ns, counts.waits,
                                counts.waited_ns);
            })

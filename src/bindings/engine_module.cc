@@ -41,7 +41,7 @@ NB_MODULE(_engine, module) {
   job_ended_type = PyErr_NewException("keepstep._engine.JobEnded", PyExc_BaseException, nullptr);
   module.attr("Interrupted") = nb::handle(interrupted_type);
   module.attr("JobEnded") = nb::handle(job_ended_type);
-  // What a process group holds lives until the process ends.
+  // Objects held by a process group live until the process ends.
   nanobind::set_leak_warnings(false);
   bind_constants(module);
   bind_messages(module);

@@ -1,4 +1,4 @@
-// Binds what Python tells the agent and hears of it (messages/rank_messages.h), field by field.
+// Binds the messages between Python and the agent (messages/rank_messages.h), field by field.
 
 #include "bindings/messages.h"
 
@@ -86,7 +86,7 @@ void bind_welcome(nb::module_& module) {
       .def_ro("learn", &Welcome::learn, "The agent wants to know what the script imports.")
       .def_ro("term_is_notice", &Welcome::term_is_notice, "SIGTERM from outside is for the agent.")
       .def_ro("rings", &Welcome::rings, "Path of the socket for rings of batches; empty: there is none.")
-      .def_ro("drain", &Welcome::drain, "The same of the process that writes checkpoints.")
+      .def_ro("background_writer", &Welcome::background_writer, "The same of the process that writes checkpoints.")
       .def_ro("rank_variables", &Welcome::rank_variables, "Names of environment variables that follow from a rank.")
       .def_ro("inject", &Welcome::inject, "Faults that may still come.");
 }

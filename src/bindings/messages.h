@@ -1,4 +1,4 @@
-// What an engine is told by Python for its agent.
+// What Python reports to an engine for its agent.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Binds rank/link/node_link.h. Every call that may wait gives up the GIL.
+// Binds rank/link/node_link.h. Every call that may wait releases the GIL.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>

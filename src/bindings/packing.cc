@@ -1,4 +1,4 @@
-// Binds packed corpora (src/data/corpus/packed_corpus.h). Tensors cross as addresses, as in data.cc.
+// Binds packed corpora (src/data/corpus/packed_corpus.h). Tensors are passed as addresses, as in data.cc.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,4 @@
-// Binds rank/link/ring_link.h and data/ring/ring.h. Every call that may wait gives up the GIL.
+// Binds rank/link/ring_link.h and data/ring/ring.h. Every call that may wait releases the GIL.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -27,11 +27,11 @@ using data::RingPiece;
 using data::RingReader;
 using data::RingView;
 using data::RingWriter;
-using ItemFacts = std::tuple<uint32_t, uint64_t, uint64_t>;  // kind, epoch, index in it
+using ItemFacts = std::tuple<uint32_t, uint64_t, uint64_t>;  // kind, epoch, index in the epoch
 
 ItemFacts facts(const RingItem& item) { return {static_cast<uint32_t>(item.kind), item.epoch, item.index}; }
 
-// A rank's place in a ring: link and reader as one thing.
+// A rank's place in a ring: link and reader in one object.
 class Ring {
  public:
   explicit Ring(std::unique_ptr<RingLink> link) : link_(std::move(link)) {}
@@ -40,7 +40,7 @@ class Ring {
     reader_ = value_or_throw(without_gil([&] { return link_->open(name, spec, position); }));
   }
   void leave() {
-    reader_.reset();  // first: its views get pages of their own
+    reader_.reset();  // first: its views get their own pages
     link_->leave();
   }
   RingReader& reader() const {
@@ -56,7 +56,7 @@ class Ring {
   std::unique_ptr<RingReader> reader_;
 };
 
-// torch.frombuffer and numpy.frombuffer keep what they view.
+// torch.frombuffer and numpy.frombuffer hold a reference to the object they view.
 int view_buffer(PyObject* object, Py_buffer* buffer, int flags) {
   static std::byte nothing{};
   const RingView* view = nb::inst_ptr<RingView>(object);

@@ -1,5 +1,5 @@
-// Binds TensorWatch. What a commit asks of each protected tensor is asked here in one call: as Python code, cold after
-// the step's computation, it took longer than the vote.
+// Binds TensorWatch. It does a commit's checks of all protected tensors in one call: as Python code, cold after the
+// step's computation, they took longer than the vote.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Address = uintptr_t;
 
-// A Python integer that is not negative; takes over the reference. nullptr: the error that is set.
+// Converts a non-negative Python integer; takes over the reference. nullptr: throws the Python error that is set.
 uint64_t number_of(PyObject* owned) {
   const nb::object value = nb::steal(owned);
   const uint64_t number = value.is_valid() ? PyLong_AsUnsignedLongLong(value.ptr()) : 0;
@@ -31,8 +31,8 @@ uint64_t number_of(PyObject* owned) {
   return number;
 }
 
-// Versions (torch counts what it writes to a tensor), addresses, and some bytes of a fixed list of tensors, as they
-// were at the last `take`. Holds references. The GIL must be held.
+// The versions (torch's count of writes to a tensor), addresses, and some bytes of a fixed list of tensors at the last
+// `take`. Holds references. The GIL must be held.
 class TensorWatch {
  public:
   TensorWatch(std::vector<nb::object> tensors, std::vector<nb::object> placed)
@@ -41,7 +41,7 @@ class TensorWatch {
         version_(nb::steal(PyUnicode_InternFromString("_version"))),
         data_ptr_(nb::steal(PyUnicode_InternFromString("data_ptr"))) {}
 
-  // From here on `placed` are where they are now, and `parts` (address, bytes) are read as long as they stay there.
+  // Records the current places of `placed`; `parts` (address, bytes) are read as long as the tensors stay there.
   void settle(std::vector<std::pair<Address, size_t>> parts) {
     places_.clear();
     for (const nb::object& tensor : placed_) {
@@ -59,7 +59,7 @@ class TensorWatch {
     return true;
   }
 
-  // False, and nothing taken: not all are in place.
+  // False, taking nothing, if not all are in place.
   bool take() {
     if (!in_place()) {
       return false;
@@ -76,7 +76,7 @@ class TensorWatch {
     return true;
   }
 
-  // Whether all are in place and hold the bytes that were taken; `written`: and torch wrote to none of them.
+  // Whether all are in place and hold the bytes that were taken; `written`: and torch has not written to any of them.
   bool same(bool written) const {
     if (versions_.size() != tensors_.size() || !in_place()) {
       return false;
@@ -104,7 +104,7 @@ class TensorWatch {
   uint64_t version(const nb::object& tensor) const { return number_of(PyObject_GetAttr(tensor.ptr(), version_.ptr())); }
 
   Address place(const nb::object& tensor) const {
-    PyObject* self = tensor.ptr();  // what PyObject_CallMethodNoArgs does, which the stable ABI is without
+    PyObject* self = tensor.ptr();  // like PyObject_CallMethodNoArgs, which the stable ABI lacks
     return number_of(PyObject_VectorcallMethod(data_ptr_.ptr(), &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   }
 
@@ -113,7 +113,7 @@ class TensorWatch {
   nb::object version_;
   nb::object data_ptr_;
   std::vector<Address> places_;                    // of `placed_`
-  std::vector<std::pair<Address, size_t>> parts_;  // what is read
+  std::vector<std::pair<Address, size_t>> parts_;  // memory that is read
   std::vector<uint64_t> versions_;                 // taken
   std::vector<std::byte> bytes_;                   // taken
 };

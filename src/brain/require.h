@@ -1,5 +1,5 @@
-// Assertions of the brains: they stay on in every build, for what must never happen. (base/check.h is out of reach:
-// brains include nothing but the standard library.)
+// Assertions of the brains, for what must never happen: enabled in every build. (base/check.h is not available: brains
+// include nothing but the standard library.)
 #pragma once
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// The ground that simulated_node.h and membership_random_test.cc stand on: virtual time, one source of randomness, and
-// the ledger of what was really committed. Test code only.
+// The basis of simulated_node.h and membership_random_test.cc: virtual time, one source of randomness, and the ledger
+// of what was really committed. Test code only.
 #pragma once
 
 #include <algorithm>
@@ -35,13 +35,13 @@ inline void must(bool condition, const std::string& what) {
   }
 }
 
-// How many schedules, which seed: what the environment says of it.
+// The number of schedules, the seed: from an environment variable.
 inline uint64_t number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr ? otherwise : std::stoull(text);
 }
 
-// While it lives a failed assertion, which throws nothing, prints `repeat` as well.
+// While it exists, a failed assertion (which throws nothing) also prints `repeat`.
 class TellOnAbort {
  public:
   explicit TellOnAbort(std::string repeat) {
@@ -67,9 +67,9 @@ struct Chances {
   double drop = 0;       // per message that is repeated if unanswered
   double repeat = 0;     // per message
   bool reorder = false;
-  double node_loss = 0;   // per action of a worker that is not on the first node: all of its node is gone
-  double corruption = 0;  // per step of a worker, where there are others to compare with: its gradients are not theirs
-  double flip = 0;        // per step of a worker, where states are compared: its state is not what it should be
+  double node_loss = 0;   // per action of a worker not on the first node: its whole node is gone
+  double corruption = 0;  // per step of a worker that has others to compare with: its gradients differ from theirs
+  double flip = 0;        // per step of a worker, if states are compared: its state is not what it should be
 };
 
 // How often the rare paths were taken, over all schedules.
@@ -127,7 +127,7 @@ class Ledger {
     must(fresh || entry->second == content, "two ranks committed different things as step " + std::to_string(version));
     newest_decided_ = std::max(newest_decided_, version);
   }
-  // Those that a restart gives up may go on until the kill arrives; what they do does not count.
+  // Ranks that a restart gives up may continue until the kill arrives; what they do does not count.
   void restarted(Identity given_up) {
     given_up_ = given_up;
     newest_decided_ = 0;

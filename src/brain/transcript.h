@@ -1,7 +1,7 @@
-// Golden transcripts: a text file with events in and effects out, readable in review. Test code only.
+// Golden transcripts: a text file with events in and effects out, made to be read in review. Test code only.
 //
-// A line that starts with '#' explains, an empty line separates, a line that is indented is expected output; each other
-// line is input. The test runs the inputs, writes the outputs under them and compares the whole with the file.
+// A line that starts with '#' is a comment, an empty line separates, an indented line is expected output, and every
+// other line is input. The test runs the inputs, writes the outputs below them and compares the result with the file.
 // KEEPSTEP_UPDATE_TRANSCRIPTS=1 rewrites the files instead.
 #pragma once
 
@@ -77,7 +77,7 @@ inline std::vector<uint32_t> numbers(const std::string& text) {
   return values;
 }
 
-// "clean@117"; without a version: 0
+// "clean@117"; the version is 0 if there is none
 inline StateWord state_word(const std::string& text) {
   const std::vector<std::string> parts = split(text, '@');
   for (const StateKind kind : {StateKind::kEmpty, StateKind::kHydrating, StateKind::kClean, StateKind::kUpdating}) {
@@ -127,7 +127,7 @@ inline std::string difference(const std::string& expected, const std::string& go
   return text;
 }
 
-// The transcripts below `folder` of src/brain, "membership/testdata": paths below src/brain, without their suffix.
+// The transcripts below `folder` of src/brain, such as "membership/testdata": paths below src/brain, without suffix.
 inline std::vector<std::string> below(const std::string& folder) {
   const std::filesystem::path brain = KEEPSTEP_SOURCES;
   std::vector<std::string> names;
@@ -140,14 +140,14 @@ inline std::vector<std::string> below(const std::string& folder) {
   return names;
 }
 
-// What GoogleTest calls the one at `path`: letters, digits and '_' only.
+// GoogleTest's name for the transcript at `path`: only letters, digits and '_'.
 inline std::string test_name(std::string path) {
   path.erase(0, path.find("testdata/") + std::string("testdata/").size());
   std::replace(path.begin(), path.end(), '/', '_');
   return path;
 }
 
-// Empty if the transcript reads as recorded, else what differs.
+// Empty if the transcript matches the recorded one; otherwise the difference.
 inline std::string check(const std::string& name, const Run& run) {
   const std::string path = std::string(KEEPSTEP_SOURCES) + "/" + name + ".txt";
   std::ifstream in(path);

@@ -27,8 +27,8 @@ StepWord unpack_step_word(uint64_t bits) {
   const uint64_t vote = bits >> kVoteShift & low_bits(2);
   StepWord word;
   word.sealed = (bits & kSealedBit) != 0;
-  // The fourth pattern comes only from a worker that scribbled over its page: it proves no vote, and is no reason for
-  // the reader to abort.
+  // The fourth pattern can only come from a worker that overwrote its page: it proves no vote, and must not make the
+  // reader abort.
   word.vote = vote <= static_cast<uint8_t>(Vote::kDecided) ? static_cast<Vote>(vote) : Vote::kOpen;
   word.identity.term = static_cast<uint32_t>(bits >> kTermShift & low_bits(9));
   word.identity.generation = static_cast<uint32_t>(bits >> kGenerationShift & low_bits(20));

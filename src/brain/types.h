@@ -1,4 +1,4 @@
-// Value types that brains, pages and messages share. Nothing but the standard library.
+// Value types shared by brains, pages and messages. Only the standard library.
 #pragma once
 
 #include <chrono>
@@ -12,30 +12,30 @@
 
 namespace keepstep::brain {
 
-// Time since the job started. A parameter everywhere; brains read no clock.
+// Time since the job started. Always passed as a parameter; brains read no clock.
 using Time = std::chrono::nanoseconds;
 
-using NodeId = uint32_t;    // an agent; given by the launcher
-using WorkerId = uint32_t;  // one incarnation of a worker process; given by the coordinator, never reused
+using NodeId = uint32_t;    // an agent; assigned by the launcher
+using WorkerId = uint32_t;  // one incarnation of a worker process; assigned by the coordinator, never reused
 using Rank = uint32_t;
 
 inline constexpr WorkerId kNoWorker = std::numeric_limits<WorkerId>::max();
 
-// The identity of a membership. Compared term first; only ever grows; every message carries it.
+// The identity of a membership. Compared by term first; only ever grows; every message carries it.
 struct Identity {
   uint32_t term = 0;
   uint32_t generation = 0;
   auto operator<=>(const Identity&) const = default;
 };
 
-// A step is numbered from 1: step k turns version k-1 of the protected state into version k. "Version" is thus the
-// number of committed steps.
+// Steps are numbered from 1: step k turns version k-1 of the protected state into version k. So a version is the number
+// of committed steps.
 using Step = uint64_t;
 using Version = uint64_t;
 
 enum class Vote : uint8_t { kOpen = 0, kYes = 1, kDecided = 2 };
 
-// The step word of a rank (docs/design/step_commit.md): where it stands in the vote on `step`, and if it was sealed.
+// The step word of a rank (docs/design/step_commit.md): its vote on `step`, and whether it was sealed.
 struct StepWord {
   Identity identity;
   Step step = 0;
@@ -50,7 +50,7 @@ uint64_t pack(const StepWord& word);
 StepWord unpack_step_word(uint64_t bits);
 inline constexpr uint64_t kSealedBit = uint64_t{1} << 63;
 
-// What a worker's protected state is. Only kClean counts in a verdict and may be read by others.
+// The condition of a worker's protected state. Only kClean counts in a verdict and may be read by others.
 enum class StateKind : uint8_t { kEmpty = 0, kHydrating = 1, kClean = 2, kUpdating = 3 };
 struct StateWord {
   StateKind kind = StateKind::kEmpty;

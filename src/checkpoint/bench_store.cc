@@ -1,5 +1,5 @@
-// keepstep_store_bench URL MEBIBYTES ROUNDS: how fast one object of that size goes into a store and comes back, in
-// JSON. tests/servers/throughput.py runs it beside curl.
+// keepstep_store_bench URL MEBIBYTES ROUNDS: how fast one object of that size is written to a store and read back, as
+// JSON. tests/servers/throughput.py runs it alongside curl.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -20,7 +20,7 @@ Status run(const char* url, size_t bytes, uint64_t part_bytes) {
   for (size_t i = 0; i < bytes; ++i) {
     out[i] = static_cast<std::byte>((i * 2654435761u) >> 11);
   }
-  std::vector<std::byte> back(bytes);  // its pages are there before the clock runs
+  std::vector<std::byte> back(bytes);  // touches its pages before the clock starts
   constexpr size_t kPieceBytes = 4 << 20;
   const int64_t begin = monotonic_ns();
   KEEPSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectWriter> writer, store->create("bench/object", bytes));

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kStep = "step-";
 constexpr std::string_view kPins = "pins/";
 
-// The digits that `text` begins with, taken off.
+// Removes the digits at the beginning of `text` and returns their value.
 std::optional<uint64_t> take_number(std::string_view& text) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -31,8 +31,8 @@ Status with_name(const ObjectStore& store, std::string_view key, const Status& s
   return {status.code(), absl::StrFormat("%s: '%s': %s", store.describe(), key, status.message())};
 }
 
-// A small object, or a large one: whole or not at all, as all objects. The condition is checked by a look before only
-// if it is large, which the owner's fence makes enough.
+// Writes a small or a large object, whole or not at all like every object. For a large one the condition is only
+// checked beforehand; that is sufficient because of the owner's fence.
 Status put_any(ObjectStore& store, const std::string& key, std::span<const std::byte> bytes,
                const PutCondition& condition) {
   if (bytes.size() <= kMaxPutBytes) {
@@ -162,7 +162,7 @@ StatusOr<Manifest> Catalog::newest(std::vector<std::string>* skipped) const {
     }
     const bool none = absl::IsNotFound(found.status());
     if (!none && !absl::IsDataLoss(found.status()) && !absl::IsInvalidArgument(found.status())) {
-      return found.status();  // it may well be there: to take an older one in its place would lose steps
+      return found.status();  // it may well exist: taking an older one in its place would lose steps
     }
     if (skipped != nullptr) {
       skipped->push_back(none ? absl::StrFormat("step %d has no manifest: a save that did not end, or runs", step)
@@ -187,12 +187,11 @@ Status Catalog::commit(Owner& owner, const Manifest& manifest, std::span<const s
   KEEPSTEP_RETURN_IF_ERROR(owner.renew());
   KEEPSTEP_RETURN_IF_ERROR(put_any(*store_, folder + dcp::kMetadataName, metadata, PutCondition::none()));
   const std::string text = encode_manifest(manifest);
-  // What was written must be readable, by the rules of whoever reads it.
+  // What was written must be readable, by the reader's own rules.
   KEEPSTEP_RETURN_IF_ERROR(parse_manifest(std::as_bytes(std::span(text))).status());
   KEEPSTEP_RETURN_IF_ERROR(owner.renew());
   KEEPSTEP_RETURN_IF_ERROR(put_any(*store_, folder + kManifestName, std::as_bytes(std::span(text)), condition));
-  // Earlier attempts at this step. Whoever took the place over since may be writing into it: their files are later
-  // ones.
+  // Removes earlier attempts at this step. A new owner may already be writing into it: its files count as later.
   std::pair<uint64_t, uint64_t> own = {manifest.token, 0};
   for (const std::string& name : manifest.layout.files) {
     own = std::max(own, token_and_attempt(name).value_or(own));
@@ -234,7 +233,7 @@ Status Catalog::unpin(uint64_t step) const { return store_->remove(pin_key(step)
 
 StatusOr<std::vector<brain::Removal>> Catalog::prune(Owner& owner, const brain::RetentionRules& rules) const {
   KEEPSTEP_RETURN_IF_ERROR(owner.renew());
-  // When it is by the store's clock: the owner has just written.
+  // The current time by the store's clock: the owner has just written.
   KEEPSTEP_ASSIGN_OR_RETURN(const ObjectInfo now, store_->head(kOwnerName));
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found, list());
   std::vector<brain::StoredCheckpoint> stored;

@@ -1,4 +1,4 @@
-// A namespace on a real disk: checkpoints come whole or not at all, one job writes, and what must stay stays.
+// A namespace on a real disk: checkpoints appear whole or not at all, one job writes, and protected checkpoints stay.
 #include "checkpoint/catalog.h"
 
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ OwnerOptions options(const std::string& job, int64_t now = 1000) {
   return {.job = job, .renew_in_background = false, .now_s = [now] { return now; }};
 }
 
-// Data of one rank, and the manifest that would make it a checkpoint.
+// The data of one rank, and the manifest that would make it a checkpoint.
 Manifest saved(ObjectStore& store, const Owner& owner, uint64_t step, uint64_t attempt = 1) {
   FileRecipe recipe;
   recipe.pieces.emplace_back(content(step, 1000));
@@ -67,7 +67,7 @@ TEST(Catalog, WithoutAWholeManifestThereIsNoCheckpoint) {
   ASSERT_TRUE(store->put("step-000000000030/manifest.json", as_span("{\"format\":"), {}).ok());
   EXPECT_EQ(catalog.newest(&skipped)->step, 20U);
   EXPECT_THAT(text_of(catalog.manifest(30).status()), HasSubstr("'step-000000000030/manifest.json': it is cut off"));
-  // One of a newer version is there, and to take an older in its place would lose steps.
+  // There is one of a newer version, and taking an older one in its place would lose steps.
   ASSERT_TRUE(
       store->put("step-000000000030/manifest.json", as_span("{\"format\":\"keepstep checkpoint\",\"version\":2}"), {})
           .ok());
@@ -88,8 +88,8 @@ TEST(Catalog, AStepIsReplacedOnlyIfAskedTo) {
   EXPECT_EQ(store->head("step-000000000001/__0_0.1-1.distcp").status().code(), absl::StatusCode::kNotFound);
 }
 
-// Who takes a place over in the moment after the owner made sure of it may write into the same step before the owner
-// removes what it takes for leftovers.
+// A new owner that takes over just after the old one confirmed its ownership may write into the same step before the
+// old owner removes what it takes for leftovers.
 TEST(Catalog, ACommitRemovesEarlierAttemptsAndNoLaterOnes) {
   const TestFolder folder;
   const auto store = open_at(folder.path);
@@ -138,7 +138,7 @@ TEST(Owner, ASecondJobIsRefusedAndToldOfTheFirst) {
   const auto store = open_at(folder.path);
   const auto first = std::move(Owner::claim(store, options("first"))).value();
   EXPECT_EQ(first->token(), 1U);
-  // In another process: one process has one hold.
+  // In another process, because one process counts as one owner.
   const pid_t child = fork();
   if (child == 0) {
     const auto second = Owner::claim(store, options("second", 1050));
@@ -167,7 +167,7 @@ TEST(Owner, OneWhoseProcessIsGoneIsTakenOverAtOnce) {
   EXPECT_EQ((*second)->token(), 2U);
 }
 
-// As if by a process of another machine, of which nothing is known but its lease.
+// As if written by a process of another machine, of which only the lease is known.
 OwnerRecord elsewhere(ObjectStore& store, bool released) {
   const std::string text = absl::StrFormat(
       R"({"format":"keepstep owner","version":1,"token":4,"claim":"x","job":"far","host":"node-b","pid":12,)"

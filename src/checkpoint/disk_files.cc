@@ -22,15 +22,15 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr int kTries = 100;  // at names that others take or sweep away meanwhile
+constexpr int kTries = 100;  // at names that others take or remove meanwhile
 constexpr int64_t kMaxLockWaitNs = 60'000'000'000;
-// A model is for its owner; who wants to share it changes that, or the folder's default access list.
+// A model is private to its owner; to share it, change this, or the folder's default access list.
 constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kFileMode = 0600;
 
 std::string folder_of(std::string path) { return dirname(path.data()); }
 
-// Free bytes of the file system of `path`, or of the nearest folder above it that is there.
+// Free bytes in the file system of `path`, or of its nearest existing parent folder.
 std::string room_at(std::string path) {
   struct statvfs room{};
   while (statvfs(path.c_str(), &room) != 0) {
@@ -77,7 +77,7 @@ bool same_file(const struct stat& one, const struct stat& other) {
   return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-// Whether the partial file open at `fd` is still the one of that name.
+// Whether `name` still refers to the partial file open at `fd`.
 bool has_name(int fd, const std::string& name) {
   struct stat opened{};
   struct stat named{};
@@ -94,7 +94,7 @@ int rename_or_link(const std::string& from, const std::string& to, PartialFile::
   if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS && errno != EMLINK) {
     return errno;
   }
-  // A file system without links.
+  // A file system without hard links.
   return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
 }
 
@@ -112,7 +112,7 @@ Status disk_error(std::string_view what, const std::string& path, int error) {
       return absl::ResourceExhaustedError(absl::StrFormat("%s (ulimit -f, or the file system's limit)", text));
     case EROFS:
       return absl::FailedPreconditionError(
-          absl::StrFormat("%s. Mount it for writing, or write to another place", text));
+          absl::StrFormat("%s. Mount it for writing, or write to another destination", text));
     case EACCES:
     case EPERM:
       return absl::PermissionDeniedError(absl::StrFormat("%s (as user %d)", text, geteuid()));
@@ -155,7 +155,7 @@ Status make_folders(const std::string& path) {
   }
   KEEPSTEP_RETURN_IF_ERROR(make_folders(above));
   if (mkdir(path.c_str(), kFolderMode) != 0 &&
-      errno != EEXIST) {  // ENOENT: somebody removed it again; the caller repeats
+      errno != EEXIST) {  // ENOENT: somebody removed it again; the caller retries
     return disk_error("make the folder", path, errno);
   }
   return sync_folder_of(path);
@@ -167,7 +167,7 @@ Status sync_folder_of(const std::string& path) {
   if (!fd.valid()) {
     return disk_error("open the folder", folder, errno);
   }
-  // EINVAL: a file system without it (some of FUSE) has nothing to make durable.
+  // EINVAL: a file system without fsync of folders (some of FUSE) has nothing to make durable.
   return fsync(fd.get()) == 0 || errno == EINVAL ? absl::OkStatus()
                                                  : disk_error("make durable the folder", folder, errno);
 }
@@ -202,7 +202,7 @@ StatusOr<PartialFile> PartialFile::create(const std::string& root, const std::st
     if (!fd.valid()) {
       return disk_error("create a file for", path, errno);
     }
-    // Between the two calls somebody may have taken it for a leftover. Where nothing can be locked age is what counts.
+    // Between open and lock somebody may have taken it for a leftover. Where files cannot be locked, only age decides.
     if (try_lock(fd.get()) != Lock::kTaken && has_name(fd.get(), partial)) {
       return PartialFile(std::move(fd), std::move(partial), path);
     }

@@ -1,4 +1,4 @@
-// The system calls behind DiskStore: errors that say what to do, folders and files that outlive a power loss, and
+// The system calls behind DiskStore: errors that say what to do, folders and files that survive a power loss, and
 // temporary files that can be told from leftovers.
 #pragma once
 
@@ -18,20 +18,21 @@ namespace keepstep::checkpoint {
 
 inline constexpr std::string_view kPartialFolder = ".keepstep-partial";
 
-// "`what` '`path`'" failed with errno `error`, with the code that object_store.h names for it and what to do.
+// The error for "`what` '`path`'" that failed with errno `error`: the code that object_store.h assigns to it, and what
+// to do.
 Status disk_error(std::string_view what, const std::string& path, int error);
 
-// Makes `path` and what is missing above it; all that was made is durable.
+// Creates `path` and its missing parents; all that it creates is durable.
 Status make_folders(const std::string& path);
-// The names in the folder of the file at `path` are durable when this returns.
+// Makes the names in the folder of the file at `path` durable.
 Status sync_folder_of(const std::string& path);
 
 Status write_whole(int fd, std::span<const std::byte> bytes, const std::string& path);
 
-// A file on its way to a name. Without `give_name` nothing is left of it.
+// A file that does not have its name yet. Without `give_name` nothing of it remains.
 class PartialFile {
  public:
-  // `root`: of the store, made if it is missing. `path`: where the file shall go, for messages.
+  // `root`: the store's, created if missing. `path`: where the file will go, for messages.
   static StatusOr<PartialFile> create(const std::string& root, const std::string& path);
 
   PartialFile(PartialFile&& other) noexcept = default;
@@ -40,12 +41,12 @@ class PartialFile {
 
   int fd() const { return fd_.get(); }
 
-  // fsync. After an error nothing but the destructor.
+  // fsync. After an error only the destructor may be called.
   Status make_durable();
 
   enum class Existing { kReplace, kKeep };
-  // The name, in a folder that is made if need be, and fsync of that folder. make_durable comes before. ALREADY_EXISTS
-  // with kKeep when the name is taken.
+  // Gives the file its name, in a folder that is created if need be, and fsyncs that folder. Call make_durable first.
+  // With kKeep, ALREADY_EXISTS if the name is taken.
   Status give_name(Existing existing);
 
  private:
@@ -57,11 +58,11 @@ class PartialFile {
   std::string path_;
 };
 
-// How many were removed: files of writers of this machine that died, and others not written to for `older_than`.
+// Removes files of dead writers of this machine, and others not written to for `older_than`. Returns how many.
 StatusOr<uint64_t> remove_partial_files(const std::string& root, std::chrono::seconds older_than);
 
-// The store's lock for puts, until the end of its life. CANCELLED when `interrupted` becomes true while it waits,
-// UNIMPLEMENTED where files cannot be locked.
+// The store's lock for puts, held for the lifetime of the result. CANCELLED if `interrupted` becomes true while it
+// waits, UNIMPLEMENTED where files cannot be locked.
 StatusOr<Fd> lock_for_puts(const std::string& root, const std::atomic<bool>& interrupted);
 
 }  // namespace keepstep::checkpoint

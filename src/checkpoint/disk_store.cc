@@ -17,7 +17,7 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr uint64_t kWriteBehindBytes = 8 << 20;  // the kernel is told to begin, so that fsync finds little to do
+constexpr uint64_t kWriteBehindBytes = 8 << 20;  // the kernel starts writing early, so that fsync has little left to do
 
 int64_t ns_of(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
@@ -26,12 +26,12 @@ std::string etag_of_content(std::string_view bytes) {
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
 }
 
-// Of a file too large to be read for it: the same as long as it is the same file with the same times.
+// For a file too large to be read for its etag: stays the same as long as it is the same file with the same times.
 std::string etag_of_file(const struct stat& found) {
   return absl::StrFormat("%x-%x-%x", found.st_ino, found.st_size, ns_of(found.st_mtim));
 }
 
-// Fills `into` from `offset` on; how much there was.
+// Fills `into` from `offset` on; returns how many bytes there were.
 StatusOr<size_t> read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::string& path,
                          const std::atomic<bool>& interrupted_flag) {
   constexpr size_t kMaxAtOnce = 16 << 20;
@@ -62,7 +62,7 @@ struct OpenFile {
   uint64_t bytes() const { return static_cast<uint64_t>(found.st_size); }
 };
 
-// NOT_FOUND also where a part of the path is a file, or the key is a folder.
+// NOT_FOUND also if a part of the path is a file, or the key is a folder.
 StatusOr<OpenFile> open_file(const std::string& path, std::string_view key, const std::string& store) {
   OpenFile file;
   file.fd.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -111,7 +111,7 @@ class DiskWriter final : public ObjectWriter {
     KEEPSTEP_RETURN_IF_ERROR(state_);
     state_ = absl::FailedPreconditionError(absl::StrFormat("'%s' has been committed", path_));
     struct stat found{};
-    // What was reserved and not used goes back.
+    // Returns reserved space that was not used.
     if (ftruncate(file_.fd(), static_cast<off_t>(written_)) != 0) {
       return disk_error("end", path_, errno);
     }
@@ -142,7 +142,7 @@ class DiskWriter final : public ObjectWriter {
       bytes = bytes.subspan(next.size());
       if (written_ - begun_ >= kWriteBehindBytes) {
         (void)sync_file_range(file_.fd(), static_cast<off_t>(begun_), static_cast<off_t>(written_ - begun_),
-                              SYNC_FILE_RANGE_WRITE);  // where it cannot, fsync does it all
+                              SYNC_FILE_RANGE_WRITE);  // if this fails, fsync does it all
         begun_ = written_;
       }
     }
@@ -154,7 +154,7 @@ class DiskWriter final : public ObjectWriter {
   const std::atomic<bool>& interrupted_;
   Status state_;
   uint64_t written_ = 0;
-  uint64_t begun_ = 0;  // up to here the kernel was told to write
+  uint64_t begun_ = 0;  // the kernel was told to write everything before this
 };
 
 struct Folder {
@@ -170,7 +170,7 @@ struct Folder {
 
 enum class Kind { kFile, kFolder, kOther };
 
-// A link to a file is that file; one to a folder is not followed: it may lead in circles.
+// A link to a file is treated as that file; one to a folder is not followed: it may lead in circles.
 Kind kind_of(const dirent& entry, const std::string& path, struct stat* found) {
   if (entry.d_type == DT_DIR) {
     return Kind::kFolder;
@@ -181,7 +181,7 @@ Kind kind_of(const dirent& entry, const std::string& path, struct stat* found) {
   return stat(path.c_str(), found) == 0 && S_ISREG(found->st_mode) ? Kind::kFile : Kind::kOther;
 }
 
-// Calls visit(name, path, kind, stat of a file) for what is in `path`. A folder that is not there is empty.
+// Calls visit(name, path, kind, stat of a file) for each entry of `path`. A missing folder is treated as empty.
 template <typename Visit>
 Status each_entry(const std::string& path, const Visit& visit) {
   const Folder folder(path);
@@ -218,7 +218,7 @@ Status list_below(const std::string& path, const std::string& key, std::string_v
       return list_below(inner, inner_key + "/", "", store, interrupted_flag, listed);
     }
     if (!check_key(inner_key).ok()) {
-      return absl::OkStatus();  // nothing that a store wrote, and nobody could ask for it
+      return absl::OkStatus();  // no store wrote it, and nobody could ask for it
     }
     if (listed->size() >= kMaxListed) {
       return too_many_listed(key, store);
@@ -248,7 +248,7 @@ StatusOr<std::string> DiskStore::put(std::string_view key, std::span<const std::
   const std::string path = path_of(key);
   KEEPSTEP_ASSIGN_OR_RETURN(PartialFile file, PartialFile::create(root_, path));
   KEEPSTEP_RETURN_IF_ERROR(write_whole(file.fd(), bytes, path));
-  KEEPSTEP_RETURN_IF_ERROR(file.make_durable());  // before the lock: others wait for that
+  KEEPSTEP_RETURN_IF_ERROR(file.make_durable());  // before taking the lock: others wait for it
   std::string etag = etag_of_content({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (bytes.size() > kHashedBytes) {
     struct stat found{};
@@ -294,7 +294,7 @@ StatusOr<std::unique_ptr<ObjectWriter>> DiskStore::create(std::string_view key, 
   const std::string path = path_of(key);
   KEEPSTEP_ASSIGN_OR_RETURN(PartialFile file, PartialFile::create(root_, path));
   if (expected_bytes > 0 && fallocate(file.fd(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(expected_bytes)) != 0 &&
-      (errno == ENOSPC || errno == EDQUOT || errno == EIO)) {  // else: a file system that cannot reserve
+      (errno == ENOSPC || errno == EDQUOT || errno == EIO)) {  // otherwise: a file system that cannot reserve
     return disk_error(absl::StrFormat("reserve %d MiB for", expected_bytes >> 20), path, errno);
   }
   return std::make_unique<DiskWriter>(std::move(file), path, interrupted_);
@@ -311,13 +311,13 @@ Status DiskStore::read(std::string_view key, uint64_t offset, std::span<std::byt
   return got == into.size() ? absl::OkStatus() : beyond_end(key, offset + got, offset, into.size(), describe());
 }
 
-StatusOr<Object> DiskStore::read_all(std::string_view key, uint64_t most_bytes) {
+StatusOr<Object> DiskStore::read_all(std::string_view key, uint64_t max_bytes) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
   const std::string path = path_of(key);
   KEEPSTEP_ASSIGN_OR_RETURN(const OpenFile file, open_file(path, key, describe()));
-  most_bytes = std::min(most_bytes, kMaxReadAllBytes);
-  if (file.bytes() > most_bytes) {
-    return too_large_to_read(key, file.bytes(), most_bytes, describe());
+  max_bytes = std::min(max_bytes, kMaxReadAllBytes);
+  if (file.bytes() > max_bytes) {
+    return too_large_to_read(key, file.bytes(), max_bytes, describe());
   }
   Object object;
   object.bytes.resize(file.bytes());
@@ -386,9 +386,9 @@ Status DiskStore::remove(std::string_view key) {
     return disk_error("remove", path, errno);
   }
   if (const Status synced = sync_folder_of(path); !synced.ok() && !absl::IsNotFound(synced)) {
-    return synced;  // a folder that is gone, with all that was in it, is what was wanted
+    return synced;  // if the folder is gone with everything in it, the goal is reached
   }
-  // Folders are there while a key has them in its name.
+  // A folder exists only while a key has it in its name.
   while (true) {
     path.resize(path.rfind('/'));
     if (path.size() <= root_.size() || rmdir(path.c_str()) != 0) {
@@ -398,7 +398,7 @@ Status DiskStore::remove(std::string_view key) {
 }
 
 StatusOr<uint64_t> DiskStore::remove_leftovers(std::string_view prefix, std::chrono::seconds older_than) {
-  KEEPSTEP_RETURN_IF_ERROR(check_prefix(prefix));  // temporary files are not kept by prefix: all of them are looked at
+  KEEPSTEP_RETURN_IF_ERROR(check_prefix(prefix));  // temporary files are not stored by prefix: all are examined
   KEEPSTEP_RETURN_IF_ERROR(check_alive());
   return remove_partial_files(root_, older_than);
 }

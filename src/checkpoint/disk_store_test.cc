@@ -1,4 +1,4 @@
-// Objects on a real disk: whole or not there, whoever writes, races or dies.
+// Objects on a real disk: whole or absent, whichever process writes, races or dies.
 #include "checkpoint/disk_store.h"
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ std::vector<std::string> partial_files(const std::string& root) {
   return names;
 }
 
-// Runs `body` in a child, which reports by one byte that it has done it, and is then killed.
+// Runs `body` in a child, which reports completion with one byte and is then killed.
 template <typename Body>
 void in_a_process_that_is_killed(const Body& body) {
   int pipes[2];
@@ -71,7 +71,7 @@ void in_a_process_that_is_killed(const Body& body) {
 
 TEST(DiskStoreTest, it_keeps_the_contract_of_a_store) {
   const TestFolder folder;
-  const auto store = open_at(folder.path + "/deep/er");  // made by the first write
+  const auto store = open_at(folder.path + "/deep/er");  // created by the first write
   expect_the_contract_of_a_store(*store);
   EXPECT_THAT(files_in(folder.path + "/deep/er"), ElementsAre(".keepstep-partial"));
   EXPECT_THAT(partial_files(folder.path + "/deep/er"), IsEmpty());
@@ -137,7 +137,7 @@ TEST(DiskStoreTest, what_a_killed_writer_left_is_seen_by_nobody_and_removed_and_
   EXPECT_THAT(*store->list(""), IsEmpty());
   EXPECT_EQ(*store->remove_leftovers("", std::chrono::hours(24)), 1u);
   EXPECT_EQ(partial_files(folder.path).size(), 1u);
-  EXPECT_EQ(*store->remove_leftovers("", std::chrono::seconds(0)), 0u);  // it lives: age does not matter
+  EXPECT_EQ(*store->remove_leftovers("", std::chrono::seconds(0)), 0u);  // its writer is alive: age does not matter
   ASSERT_TRUE((*living)->append(as_span(" and half")).ok());
   ASSERT_TRUE((*living)->commit().ok());
   EXPECT_EQ(store->read_all("living", 100)->bytes, "half and half");
@@ -216,7 +216,7 @@ TEST(DiskStoreTest, a_file_size_limit_is_an_error_that_leaves_nothing) {
   EXPECT_THAT(partial_files(folder.path), IsEmpty());
 }
 
-// A small file system of its own, mounted for this test alone.
+// A small file system, mounted for this test alone.
 struct SmallDisk {
   explicit SmallDisk(const std::string& at) : path(at) {
     std::filesystem::create_directory(path);
@@ -251,7 +251,7 @@ TEST(DiskStoreTest, a_full_disk_and_a_read_only_one_are_errors_that_say_so_and_w
     EXPECT_EQ(appended.code(), absl::StatusCode::kResourceExhausted) << appended;
     EXPECT_EQ((*writer)->commit().status().code(), absl::StatusCode::kResourceExhausted);
   }
-  EXPECT_TRUE(store->put("small", as_span("room again"), {}).ok());  // of the failed one nothing is left
+  EXPECT_TRUE(store->put("small", as_span("room again"), {}).ok());  // nothing is left of the failed one
   ASSERT_EQ(mount("none", disk.path.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
   const auto put = store->put("other", as_span("x"), {});
   EXPECT_EQ(put.status().code(), absl::StatusCode::kFailedPrecondition) << put.status();

@@ -26,7 +26,7 @@ StatusOr<FileWriter> FileWriter::create(ObjectStore& store, std::string_view key
 }
 
 Status FileWriter::append(std::span<const std::byte> bytes) {
-  // In bites: sums and copy of one find each other's bytes in the cache.
+  // In small bites, so that checksum and copy find the same bytes in the cache.
   constexpr size_t kBite = 1 << 20;
   KEEPSTEP_RETURN_IF_ERROR(check_open());
   while (!bytes.empty()) {

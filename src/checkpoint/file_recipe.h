@@ -1,7 +1,7 @@
-// A file of a checkpoint as a recipe: bytes that are written down here, and ranges of memory that are somewhere else.
+// A checkpoint file as a recipe: literal bytes, and ranges of memory that is somewhere else.
 //
-// Whoever has the tensors (a rank, or the process that writes for it) writes the same file from the same recipe:
-// what torch.save puts around a tensor is literal bytes, the tensor itself a range.
+// Every process that has the tensors (a rank, or the process that writes for it) writes the same file from the same
+// recipe: what torch.save puts around a tensor is literal bytes, the tensor itself a range.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@
 
 namespace keepstep::checkpoint {
 
-// A piece: literal bytes, or memory that must stay as it is until the file is written.
+// A piece: literal bytes, or memory that must not change until the file is written.
 using RecipePiece = std::variant<std::string, std::span<const std::byte>>;
 
 struct FileRecipe {
@@ -24,16 +24,16 @@ struct FileRecipe {
   uint64_t bytes() const;
 };
 
-// A file that is being written from pieces that come one after the other. As an ObjectWriter: one thread, and without
-// a commit nothing is left. One that failed is over: what it began is taken away before the call returns, which may
-// take as long as its store's repetitions.
+// Writes a file from pieces, in order. Like an ObjectWriter: one thread, and without a commit nothing remains. A writer
+// that failed is finished: the failing call removes what it began before it returns, which may take as long as the
+// store's retries.
 class FileWriter {
  public:
   static StatusOr<FileWriter> create(ObjectStore& store, std::string_view key, uint64_t expected_bytes);
 
   Status append(std::span<const std::byte> bytes);
   uint64_t bytes() const { return bytes_; }
-  StatusOr<FileSums> commit();  // durable; once
+  StatusOr<FileSums> commit();  // durable; call once
 
  private:
   FileWriter(std::unique_ptr<ObjectWriter> writer, std::string key)

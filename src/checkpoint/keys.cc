@@ -18,7 +18,7 @@ std::string printable(std::string_view text) {
   return text.size() > 80 ? result + "..." : result;
 }
 
-// What is wrong with a part between slashes, or empty.
+// What is wrong with a part between slashes; empty if nothing is.
 std::string_view fault_of(std::string_view part) {
   if (part.empty()) {
     return "has an empty part (a slash at an end, or two in a row)";
@@ -108,9 +108,9 @@ Status too_large_for_put(std::string_view key, uint64_t bytes) {
       "'%s' has %d bytes; at most %d are put at once, more goes through a writer", key, bytes, kMaxPutBytes));
 }
 
-Status too_large_to_read(std::string_view key, uint64_t bytes, uint64_t most_bytes, std::string_view store) {
+Status too_large_to_read(std::string_view key, uint64_t bytes, uint64_t max_bytes, std::string_view store) {
   return absl::OutOfRangeError(
-      absl::StrFormat("'%s' in %s has %d bytes; at most %d are taken here", key, store, bytes, most_bytes));
+      absl::StrFormat("'%s' in %s has %d bytes; at most %d are taken here", key, store, bytes, max_bytes));
 }
 
 Status beyond_end(std::string_view key, uint64_t bytes, uint64_t offset, uint64_t wanted, std::string_view store) {

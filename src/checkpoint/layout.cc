@@ -29,15 +29,15 @@ constexpr auto kWidths = std::to_array<Width>({
 
 std::string in_words(const std::vector<int64_t>& numbers) { return "[" + absl::StrJoin(numbers, ", ") + "]"; }
 
-Status check_place(const Layout& layout, const std::vector<uint64_t>& file_bytes, std::string_view name,
-                   const Place& place) {
-  if (place.file >= layout.files.size()) {
+Status check_extent(const Layout& layout, const std::vector<uint64_t>& file_bytes, std::string_view name,
+                    const Extent& extent) {
+  if (extent.file >= layout.files.size()) {
     return absl::InvalidArgumentError(absl::StrFormat("'%s' lies in a file that is not listed", name));
   }
-  const uint64_t end = place.offset + place.bytes;
-  if (end < place.offset || (!file_bytes.empty() && end > file_bytes[place.file])) {
+  const uint64_t end = extent.offset + extent.bytes;
+  if (end < extent.offset || (!file_bytes.empty() && end > file_bytes[extent.file])) {
     return absl::InvalidArgumentError(absl::StrFormat("'%s' lies at bytes %d to %d of '%s', outside of it", name,
-                                                      place.offset, end, layout.files[place.file]));
+                                                      extent.offset, end, layout.files[extent.file]));
   }
   return absl::OkStatus();
 }
@@ -58,12 +58,12 @@ Status check_part(std::string_view name, const TensorEntry& tensor, const Part& 
   if (part.data.has_value()) {
     const uint64_t elements = volume_of(part.lengths).value_or(UINT64_MAX);
     const uint64_t width = dtype_bytes(tensor.dtype);
-    if (width == 0 || elements > UINT64_MAX / width || *part.data < part.place.offset ||
-        *part.data - part.place.offset > part.place.bytes ||
-        elements * width > part.place.bytes - (*part.data - part.place.offset)) {
+    if (width == 0 || elements > UINT64_MAX / width || *part.data < part.extent.offset ||
+        *part.data - part.extent.offset > part.extent.bytes ||
+        elements * width > part.extent.bytes - (*part.data - part.extent.offset)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("'%s' (%s): a part of %s does not fit where it should lie, %d bytes at %d", name,
-                          tensor.dtype, in_words(part.lengths), part.place.bytes, part.place.offset));
+                          tensor.dtype, in_words(part.lengths), part.extent.bytes, part.extent.offset));
     }
   }
   return absl::OkStatus();
@@ -112,12 +112,12 @@ Status check_layout(const Layout& layout, const std::vector<uint64_t>& file_byte
       return absl::InvalidArgumentError(absl::StrFormat("'%s' has shape %s", name, in_words(tensor.shape)));
     }
     for (const Part& part : tensor.parts) {
-      KEEPSTEP_RETURN_IF_ERROR(check_place(layout, file_bytes, name, part.place));
+      KEEPSTEP_RETURN_IF_ERROR(check_extent(layout, file_bytes, name, part.extent));
       KEEPSTEP_RETURN_IF_ERROR(check_part(name, tensor, part));
     }
   }
   for (const auto& [name, object] : layout.objects) {
-    KEEPSTEP_RETURN_IF_ERROR(check_place(layout, file_bytes, name, object.place));
+    KEEPSTEP_RETURN_IF_ERROR(check_extent(layout, file_bytes, name, object.extent));
   }
   return absl::OkStatus();
 }

@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "keepstep checkpoint";
-constexpr std::string_view kTail = ",\"xxh3_128\":\"";  // the sum of all before it; then 32 digits, '"' and '}'
+constexpr std::string_view kTail = ",\"xxh3_128\":\"";  // the sum of everything before it; then 32 digits, '"' and '}'
 constexpr size_t kTailBytes = kTail.size() + 32 + 2;
 
 Json encode_path(const StatePath& path) {
@@ -21,10 +21,10 @@ Json encode_path(const StatePath& path) {
   return json;
 }
 
-void encode_place(const Place& place, Json& json) {
-  json["file"] = place.file;
-  json["offset"] = place.offset;
-  json["bytes"] = place.bytes;
+void encode_extent(const Extent& extent, Json& json) {
+  json["file"] = extent.file;
+  json["offset"] = extent.offset;
+  json["bytes"] = extent.bytes;
 }
 
 Json encode_sums(const std::string& name, const FileSums& sums) {
@@ -35,7 +35,7 @@ Json encode_sums(const std::string& name, const FileSums& sums) {
   return {{"name", name}, {"bytes", sums.bytes}, {"xxh3_128", to_hex(sums.whole)}, {"chunks", chunks}};
 }
 
-// What a manifest may not be. Thrown inside this file only, where a tree of values is read.
+// Why a manifest is invalid. Thrown only inside this file, where a tree of values is read.
 struct Wrong {
   std::string why;
 };
@@ -61,7 +61,7 @@ std::string text(const Json& json, const char* what) {
   return json.get<std::string>();
 }
 
-// The same value, which must be a list. A pointer: what is returned lives as long as what was given.
+// The same value, which must be a list. A pointer, because the result lives as long as the argument.
 const Json* array(const Json* json, const char* what) {
   if (!json->is_array()) {
     throw Wrong{absl::StrFormat("'%s' is no list", what)};
@@ -103,7 +103,7 @@ FileSums parse_sums(const Json& json, std::string& name) {
   return sums;
 }
 
-Place parse_place(const Json& json) {
+Extent parse_extent(const Json& json) {
   return {.file = static_cast<uint32_t>(std::min<uint64_t>(number(at(json, "file"), "file"), UINT32_MAX)),
           .offset = number(at(json, "offset"), "offset"),
           .bytes = number(at(json, "bytes"), "bytes")};
@@ -146,7 +146,7 @@ Manifest parse_body(const Json& json) {
       Part part;
       part.offsets = numbers(at(entry, "offsets"), "offsets");
       part.lengths = numbers(at(entry, "lengths"), "lengths");
-      part.place = parse_place(entry);
+      part.extent = parse_extent(entry);
       part.data = number(at(entry, "data"), "data");
       tensor.parts.push_back(std::move(part));
     }
@@ -154,7 +154,7 @@ Manifest parse_body(const Json& json) {
   }
   for (const Json& item : *array(&at(json, "objects"), "objects")) {
     manifest.layout.objects[text(at(item, "name"), "name")] = {.path = parse_path(at(item, "path")),
-                                                               .place = parse_place(item)};
+                                                               .extent = parse_extent(item)};
   }
   return manifest;
 }
@@ -183,8 +183,8 @@ std::string encode_manifest(const Manifest& manifest) {
     Json parts = Json::array();
     for (const Part& part : tensor.parts) {
       Json entry = {{"offsets", part.offsets}, {"lengths", part.lengths}};
-      encode_place(part.place, entry);
-      entry["data"] = part.data.value_or(part.place.offset);
+      encode_extent(part.extent, entry);
+      entry["data"] = part.data.value_or(part.extent.offset);
       parts.push_back(std::move(entry));
     }
     tensors.push_back({{"name", name},
@@ -196,10 +196,10 @@ std::string encode_manifest(const Manifest& manifest) {
   Json& objects = json["objects"] = Json::array();
   for (const auto& [name, object] : manifest.layout.objects) {
     Json entry = {{"name", name}, {"path", encode_path(object.path)}};
-    encode_place(object.place, entry);
+    encode_extent(object.extent, entry);
     objects.push_back(std::move(entry));
   }
-  // Names come from a user's state dict; what is no UTF-8 in them is replaced rather than thrown about.
+  // Names come from a user's state dict; invalid UTF-8 in them is replaced instead of thrown.
   std::string out = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   out.pop_back();
   const std::string own = to_hex(sum_of(std::as_bytes(std::span(out))));
@@ -209,7 +209,7 @@ std::string encode_manifest(const Manifest& manifest) {
 
 StatusOr<Manifest> parse_manifest(std::span<const std::byte> bytes) {
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  // The version first: a newer one may have its sum elsewhere.
+  // The version first: a newer format may have its sum elsewhere.
   const Json json = Json::parse(all, nullptr, false);
   if (json.is_object() && json.contains("format") && json["format"] == kFormat && json.contains("version") &&
       json["version"].is_number_unsigned() && json["version"].get<uint64_t>() > kManifestVersion) {

@@ -1,8 +1,9 @@
-// manifest.json: what makes a folder of files a checkpoint. Written last; without a whole one there is no checkpoint.
+// manifest.json: what makes a folder of files a checkpoint. Written last; without a complete one there is no
+// checkpoint.
 //
-// It names every file with its size and sums, and every tensor with its shape and where each of its parts lies, so that
-// looking, comparing, exporting and loading need neither a pickle nor torch. Byte by byte in
-// docs/formats/checkpoint.md.
+// It names every file with its size and sums, and every tensor with its shape and the place of each of its parts, so
+// inspecting, comparing, exporting and loading need neither a pickle nor torch. docs/formats/checkpoint.md describes it
+// byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +26,19 @@ struct Manifest {
   uint64_t step = 0;
   uint32_t world = 0;          // ranks that wrote it
   int64_t created_s = 0;       // since the epoch, by the clock of the rank that committed
-  std::string job;             // in words: who wrote it
+  std::string job;             // in words: which job wrote it
   uint64_t token = 0;          // of the owner that committed it (owner.h)
   Layout layout;               // its `files` are the data files
-  std::vector<FileSums> sums;  // one of each of layout.files
-  FileSums metadata;           // of DCP's `.metadata` beside it
+  std::vector<FileSums> sums;  // one for each of layout.files
+  FileSums metadata;           // of DCP's `.metadata` next to it
 
   uint64_t bytes() const;  // of all files but the manifest
 };
 
 std::string encode_manifest(const Manifest& manifest);
 
-// FAILED_PRECONDITION: a version that is newer than this program. DATA_LOSS: cut off, or not the bytes that were
-// written. INVALID_ARGUMENT: it is no manifest.
+// FAILED_PRECONDITION: its version is newer than this program. DATA_LOSS: truncated, or not the bytes that were
+// written. INVALID_ARGUMENT: not a manifest.
 StatusOr<Manifest> parse_manifest(std::span<const std::byte> text);
 
 }  // namespace keepstep::checkpoint

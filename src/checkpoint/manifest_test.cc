@@ -1,4 +1,4 @@
-// A manifest comes back as it was written, or is refused: cut off, changed, of another version, or impossible.
+// A manifest is read back as it was written, or refused: truncated, changed, of another version, or impossible.
 #include "checkpoint/manifest.h"
 
 #include "checkpoint/store_testing.h"
@@ -59,7 +59,7 @@ TEST(Manifest, OneThatIsNotWholeIsNone) {
   }
 }
 
-std::string sealed(std::string body) {  // a body with a right sum
+std::string sealed(std::string body) {  // a body with a correct sum
   body.pop_back();
   return body + ",\"xxh3_128\":\"" + to_hex(sum_of(as_span(body))) + "\"}";
 }
@@ -83,11 +83,11 @@ TEST(Manifest, WhatCannotBeIsRefused) {
   };
   EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].parts[0].lengths = {5, 6}; }),
               HasSubstr("'model.weight' has shape [4, 6]"));
-  EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].parts[1].place.bytes = 901; }),
+  EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].parts[1].extent.bytes = 901; }),
               HasSubstr("outside of it"));
   EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].parts[0].data = 1090; }),
               HasSubstr("does not fit"));
-  EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].parts[0].place.file = 2; }),
+  EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].parts[0].extent.file = 2; }),
               HasSubstr("not listed"));
   EXPECT_THAT(refused([](Manifest& m) { m.layout.tensors["model.weight"].shape = {INT64_MAX, INT64_MAX}; }),
               HasSubstr("model.weight"));
@@ -108,7 +108,7 @@ TEST(Sums, OfAStreamAreThoseOfTheWhole) {
   ASSERT_EQ(sums.chunks.size(), 3U);
   EXPECT_EQ(sums.chunks[1], sum_of(as_span(bytes).subspan(kChunkBytes, kChunkBytes)));
   EXPECT_EQ(sum_from_hex(to_hex(sums.whole)), sums.whole);
-  EXPECT_EQ(to_hex(sum_of({})), "99aa06d3014798d86001c324468d497f");  // xxhsum -H2 of nothing
+  EXPECT_EQ(to_hex(sum_of({})), "99aa06d3014798d86001c324468d497f");  // xxhsum -H2 of empty input
 }
 
 }  // namespace

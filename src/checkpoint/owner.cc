@@ -29,11 +29,11 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// Field 22 of /proc/PID/stat: when it started, in ticks since boot. Empty if there is no such process, or a dead one
-// that nobody waited for.
+// Field 22 of /proc/PID/stat: when the process started, in ticks since boot. Empty if there is no such process, or it
+// is dead and not yet reaped.
 std::string start_time(int64_t pid) {
   const std::string stat = first_line(absl::StrFormat("/proc/%d/stat", pid));
-  const size_t behind_name = stat.rfind(')');  // a name may have spaces and parentheses
+  const size_t behind_name = stat.rfind(')');  // a name may contain spaces and parentheses
   if (behind_name == std::string::npos) {
     return {};
   }
@@ -47,7 +47,7 @@ std::string start_time(int64_t pid) {
   return field;
 }
 
-// The kernel's word for this boot, and the namespace that pids count in.
+// The kernel's id for this boot, and the namespace that pids belong to.
 std::string machine() {
   struct stat pids{};
   stat("/proc/self/ns/pid", &pids);
@@ -158,7 +158,8 @@ StatusOr<std::unique_ptr<Owner>> Owner::claim(std::shared_ptr<ObjectStore> store
       const bool same_process = other.process == record.process && other.pid == record.pid;
       if (!same_job && !same_process && !is_gone(other, record.renewed_s)) {
         return absl::AbortedError(absl::StrFormat(
-            "%s belongs to %s, which is still at work (it renewed %d s ago). Two jobs must not write into one place: "
+            "%s belongs to %s, which is still at work (it renewed %d s ago). Two jobs must not write to one "
+            "destination: "
             "give this one another, or end that one",
             store->describe(), in_words(other), std::max<int64_t>(0, record.renewed_s - other.renewed_s)));
       }
@@ -175,7 +176,7 @@ StatusOr<std::unique_ptr<Owner>> Owner::claim(std::shared_ptr<ObjectStore> store
     if (!absl::IsAborted(etag.status())) {
       return etag.status();
     }
-    // Somebody else was quicker: look who.
+    // Somebody else was faster: look who.
   }
   return absl::AbortedError(absl::StrFormat("%s: several jobs try to own it at the same time", store->describe()));
 }
@@ -193,7 +194,7 @@ Owner::Owner(std::shared_ptr<ObjectStore> store, OwnerOptions options, OwnerReco
 
 Owner::~Owner() {
   if (thread_.joinable() && of_process_ != getpid()) {
-    thread_.detach();  // it is the parent's
+    thread_.detach();  // it belongs to the parent
   }
 }
 
@@ -211,7 +212,7 @@ Status Owner::put(const OwnerRecord& record) {
   if (absl::IsAborted(etag.status()) || absl::IsNotFound(etag.status())) {
     StatusOr<Found> found = read(*store_);
     if (found.ok() && found->owner.claim == record_.claim && found->owner.token == record_.token) {
-      etag_ = found->etag;  // an answer was lost: what is there is ours
+      etag_ = found->etag;  // an answer was lost: the record there is ours
       return absl::OkStatus();
     }
     if (!found.ok() && !absl::IsNotFound(found.status())) {
@@ -262,7 +263,7 @@ void Owner::renew_in_background(const std::stop_token& stop) {
     if (stop.stop_requested()) {
       return;
     }
-    // A store that cannot be reached now may be at the next turn; the commit will tell what it comes to.
+    // A store that cannot be reached now may be reachable next time; the commit will report the outcome.
     const Status renewed = renew();
     if (absl::IsAborted(renewed) || absl::IsNotFound(renewed)) {
       return;

@@ -1,11 +1,11 @@
 // Who writes into a namespace of checkpoints: one job at a time, fenced.
 //
-// `owner.json` at its root holds a token, which only grows, and who has it. To claim is to replace it by a conditional
-// write: exactly one of several wins. A job whose owner still lives refuses all others; one that has gone is taken over
-// with the next token. Gone means: it let go; or it ran on this very machine and its process is no more; or it did not
-// renew for longer than its lease; or it was the same job before (the same name, started again). The clock decides only
-// about courtesy: every commit of a checkpoint renews by a conditional write first, so an owner that was taken over,
-// rightly or not, finds out and writes no manifest.
+// `owner.json` at its root holds a token, which only grows, and the owner's name. To claim is to replace it by a
+// conditional write: exactly one of several contenders wins. While a job's owner lives, all other jobs are refused; an
+// owner that is gone is taken over with the next token. Gone means: it released the namespace; or it ran on this very
+// machine and its process no longer exists; or it did not renew for longer than its lease; or it belonged to the same
+// job (the same name, started again). The clock decides only about courtesy: every commit of a checkpoint first renews
+// by a conditional write, so an owner that was taken over, rightly or not, finds out and writes no manifest.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@ inline constexpr const char* kOwnerName = "owner.json";
 
 struct OwnerRecord {
   uint64_t token = 0;
-  std::string claim;  // random: one claim, one text
-  std::string job;    // of whom, in words; the same for all starts of one job. May be empty: a job without a name
+  std::string claim;  // random: every claim has a text of its own
+  std::string job;    // the owner's, in words; the same for all starts of one job. Empty for a job without a name
   std::string host;
   int64_t pid = 0;
-  std::string process;  // names the process beyond its number: boot, pid namespace, start time
+  std::string process;  // identifies the process beyond its number: boot, pid namespace, start time
   int64_t renewed_s = 0;
   int64_t lease_s = 0;
   bool released = false;
@@ -46,18 +46,19 @@ struct OwnerOptions {
 
 class Owner {
  public:
-  // ABORTED names the owner that lives. `store` must outlive it.
+  // ABORTED names the live owner. `store` must outlive the result.
   static StatusOr<std::unique_ptr<Owner>> claim(std::shared_ptr<ObjectStore> store, const OwnerOptions& options);
-  // Lets go of nothing by itself: an owner that just ends is found gone by others.
+  // Does not release: when an owner just ends, others find that it is gone.
   ~Owner();
 
   uint64_t token() const { return record_.token; }
 
-  // Still ours, at this moment: ABORTED names who took it; NOT_FOUND: somebody removed the record. Any thread.
+  // Confirms that the namespace is still ours. ABORTED names the new owner; NOT_FOUND: somebody removed the record. Any
+  // thread.
   Status renew();
 
-  // Others may claim at once. Best effort, once, at the end: a store that cannot be reached is interrupted after
-  // `limit`, and is of no use afterwards.
+  // Lets others claim at once. Best effort; call once, at the end: a store that cannot be reached is interrupted after
+  // `limit`, and is unusable afterwards.
   Status release(std::chrono::milliseconds limit = std::chrono::seconds(10));
 
  private:
@@ -73,15 +74,15 @@ class Owner {
   Status lost_ = absl::OkStatus();
   std::mutex waiting_;
   std::condition_variable_any wake_;
-  int64_t of_process_ = 0;  // a forked child has no thread to wait for
+  int64_t of_process_ = 0;  // a forked child has no thread to join
   std::jthread thread_;
 };
 
-// Who has it; NOT_FOUND if nobody ever had.
+// The current owner; NOT_FOUND if there never was one.
 StatusOr<OwnerRecord> read_owner(ObjectStore& store);
 // "job 'x' (pid 12 on node-a, token 3)".
 std::string in_words(const OwnerRecord& owner);
-// Whether its process is known to be gone, its lease ran out, or it let go.
+// Whether its process is known to be gone, its lease has expired, or it released the namespace.
 bool is_gone(const OwnerRecord& owner, int64_t now_s);
 
 }  // namespace keepstep::checkpoint

@@ -13,17 +13,17 @@
 namespace keepstep::checkpoint {
 namespace {
 
-// A box as runs: `count` pieces of `bytes` each, ascending in the file.
+// A box as runs: `count` runs of `bytes` each, ascending in the file.
 struct Runs {
   const BoxRead* box = nullptr;
   uint64_t count = 0;
   uint64_t bytes = 0;
-  size_t outer = 0;                    // dimensions that are counted through; those further in are in a run
+  size_t outer = 0;                    // dimensions that are iterated; the inner ones belong to a run
   std::vector<uint64_t> part_strides;  // in bytes, of the part
   uint64_t first = 0;                  // in the file, of the first run
-  uint64_t end = 0;                    // behind the last run
+  uint64_t end = 0;                    // end of the last run
 
-  // Where run `index` lies, in the file and in memory.
+  // Where run `index` is, in the file and in memory.
   void place(uint64_t index, uint64_t& in_file, std::byte*& in_memory) const {
     in_file = first;
     in_memory = box->into;
@@ -68,7 +68,7 @@ StatusOr<Runs> runs_of(const BoxRead& box, const StoredFiles& stored) {
   }
   runs.bytes = box.element_bytes;
   runs.outer = dims;
-  // A dimension belongs to the run while the run so far fills all of the part's next one, in file and in memory.
+  // A dimension belongs to the run while the run so far fills all of the part's next dimension, in file and in memory.
   while (runs.outer > 0) {
     const size_t i = runs.outer - 1;
     const bool together = runs.part_strides[i] == runs.bytes &&
@@ -99,7 +99,7 @@ StatusOr<Runs> runs_of(const BoxRead& box, const StoredFiles& stored) {
   return runs;
 }
 
-// The first run that ends behind `position` of the file.
+// The first run that ends after `position` in the file.
 uint64_t first_behind(const Runs& runs, uint64_t position) {
   uint64_t low = 0;
   uint64_t high = runs.count;
@@ -120,7 +120,7 @@ uint64_t first_behind(const Runs& runs, uint64_t position) {
 struct Task {
   uint32_t file = 0;
   uint64_t chunk = 0;
-  std::vector<uint32_t> runs;  // that hold some of it
+  std::vector<uint32_t> runs;  // that hold a part of it
 };
 
 void scatter(const Runs& runs, uint64_t begin, std::span<const std::byte> chunk) {
@@ -138,7 +138,7 @@ void scatter(const Runs& runs, uint64_t begin, std::span<const std::byte> chunk)
   }
 }
 
-// Where the whole chunk goes if one run takes all of it: then it is read right there.
+// Where the whole chunk goes if one run takes all of it: then it is read directly into place.
 std::byte* whole_into(const Task& task, const std::vector<Runs>& runs, uint64_t begin, uint64_t bytes) {
   if (task.runs.size() != 1) {
     return nullptr;
@@ -163,11 +163,11 @@ uint64_t chunk_bytes(const StoredFile& file, uint64_t chunk) {
 Status read_chunk(const StoredFiles& stored, uint32_t file, uint64_t chunk, std::span<std::byte> into, size_t& source) {
   const StoredFile& wanted = stored.files[file];
   const uint64_t begin = chunk * kChunkBytes;
-  Status first = absl::NotFoundError("there is no place to read from");
+  Status first = absl::NotFoundError("there is no destination to read from");
   for (size_t i = 0; i < stored.sources.size(); ++i) {
     const StoredFiles::Source& from = stored.sources[i];
     Status status = absl::OkStatus();
-    // Twice: what was read wrong, rather than stored wrong, comes right the second time.
+    // Twice: bytes that were misread, not stored wrong, are right the second time.
     for (int attempt = 0; attempt < 2; ++attempt) {
       status = from.store->read(from.folder + wanted.name, begin, into);
       if (!status.ok()) {
@@ -212,7 +212,7 @@ StatusOr<ReadTally> read_boxes(const StoredFiles& stored, std::span<const BoxRea
       continue;
     }
     for (uint64_t chunk = found.first / kChunkBytes; chunk * kChunkBytes < found.end; ++chunk) {
-      // Between two runs there may be chunks with nothing of the box.
+      // There may be chunks between two runs that hold nothing of the box.
       const uint64_t next = first_behind(found, chunk * kChunkBytes);
       uint64_t in_file = 0;
       std::byte* in_memory = nullptr;

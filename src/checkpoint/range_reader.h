@@ -1,8 +1,8 @@
-// Boxes of stored tensors into memory: only the chunks that hold some of them are read, each once, checked, by several
+// Reads boxes of stored tensors into memory: only the chunks that hold some of them, each once and verified, on several
 // threads.
 //
-// A chunk (sums.h) is the least that can be checked, so it is the least that is read. A chunk that is not what was
-// written, or cannot be read, is asked of the next source; when none has it, the error names file and chunk.
+// A chunk (sums.h) is the smallest unit that can be verified, so it is the smallest that is read. A chunk that is
+// corrupt or cannot be read is requested from the next source; if none has it, the error names file and chunk.
 #pragma once
 
 #include <cstdint>
@@ -34,31 +34,31 @@ struct BoxRead {
 struct StoredFile {
   std::string name;  // below the source's folder
   uint64_t bytes = 0;
-  std::vector<Sum> chunks;  // empty: nothing to check with
+  std::vector<Sum> chunks;  // empty: nothing to verify with
 };
 
-// The same files in one or more places, the nearest first.
+// The same files in one or more destinations, the nearest first.
 struct StoredFiles {
   struct Source {
     std::shared_ptr<ObjectStore> store;
-    std::string folder;  // "" or with a slash at its end
+    std::string folder;  // "" or with a trailing slash
   };
   std::vector<Source> sources;
   std::vector<StoredFile> files;
 };
 
 struct ReadTally {
-  uint64_t chunks = 0;     // read, as often as they were
-  uint64_t bytes = 0;      // of them
-  uint64_t elsewhere = 0;  // chunks that a further source had to give
+  uint64_t chunks = 0;     // read; a chunk read twice counts twice
+  uint64_t bytes = 0;      // of these chunks
+  uint64_t elsewhere = 0;  // chunks that another source than the first had to supply
 };
 
-// All boxes, or an error after which memory holds anything. Errors: INVALID_ARGUMENT for boxes that cannot be;
-// DATA_LOSS for chunks that no source has whole; NOT_FOUND and OUT_OF_RANGE for missing and truncated files; those of
+// Reads all boxes; after an error the contents of memory are undefined. Errors: INVALID_ARGUMENT for impossible boxes;
+// DATA_LOSS for chunks that no source has intact; NOT_FOUND and OUT_OF_RANGE for missing and truncated files; those of
 // the store.
 StatusOr<ReadTally> read_boxes(const StoredFiles& stored, std::span<const BoxRead> boxes, unsigned threads);
 
-// One chunk into `into`, which has its size. `source`: which one gave it.
+// Reads one chunk into `into`, which has its size. `source`: receives the source that supplied it.
 Status read_chunk(const StoredFiles& stored, uint32_t file, uint64_t chunk, std::span<std::byte> into, size_t& source);
 
 // Bytes of a chunk of a file.

@@ -1,4 +1,4 @@
-// Boxes of tensors out of files in chunks, compared byte by byte with a gather that looks at one element at a time.
+// Boxes of tensors from files in chunks, compared byte by byte with a gather that copies one element at a time.
 #include "checkpoint/range_reader.h"
 
 #include <numeric>
@@ -50,7 +50,7 @@ TEST(RangeReader, RandomBoxesAreThoseOfAGather) {
     uint64_t part = width;
     uint64_t elements = 1;
     for (size_t i = 0; i < dims; ++i) {
-      // Now and then a dimension with which the part reaches over several chunks.
+      // Occasionally a dimension that makes the part span several chunks.
       const uint64_t most = std::min<uint64_t>(round % 3 == 0 ? 2000 : 20, (2 * kChunkBytes) / part);
       const auto length = static_cast<int64_t>(1 + random() % most);
       const auto from = static_cast<int64_t>(random() % static_cast<uint64_t>(length));
@@ -62,7 +62,7 @@ TEST(RangeReader, RandomBoxesAreThoseOfAGather) {
       elements *= static_cast<uint64_t>(box.lengths.back());
     }
     box.data = random() % (bytes.size() - part + 1);
-    // Memory with gaps in it, and its dimensions in any order but for the innermost.
+    // Memory with gaps, and with its dimensions in any order except the innermost.
     std::vector<size_t> order(dims);
     std::iota(order.begin(), order.end(), 0);
     if (dims > 1) {
@@ -105,7 +105,7 @@ TEST(RangeReader, OnlyChunksWithSomeOfTheBoxAreRead) {
   const std::string bytes = content(2, 8 * kChunkBytes);
   const StoredFiles stored{.sources = {{store, "a/"}}, .files = {written(*store, "f", bytes)}};
   std::string memory(2 * 8, '\0');
-  // A column of a matrix of two rows, of four chunks each.
+  // A column of a matrix with two rows of four chunks each.
   const BoxRead box{.file = 0,
                     .data = 0,
                     .element_bytes = 8,

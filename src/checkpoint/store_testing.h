@@ -1,4 +1,4 @@
-// What the tests of both stores share: contents, a folder of their own, and what every store must do.
+// What the tests of both stores share: contents, temporary folders, and the contract of every store.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -58,7 +58,7 @@ inline std::vector<std::string> keys_of(const std::vector<ObjectInfo>& listed) {
   return keys;
 }
 
-// Puts, reads, lists and removes through `store`, which must be empty and is so again.
+// Puts, reads, lists and removes through `store`, which must be empty and is empty again afterwards.
 inline void expect_the_contract_of_a_store(ObjectStore& store) {
   using ::testing::ElementsAre;
   using ::testing::HasSubstr;
@@ -94,7 +94,7 @@ inline void expect_the_contract_of_a_store(ObjectStore& store) {
   EXPECT_EQ(store.head("run/owner.json")->etag, *second);
   EXPECT_EQ(store.read_all("run/owner.json", 3).status().code(), absl::StatusCode::kOutOfRange);
 
-  // Large ones, in pieces of odd sizes; one that is given up; one of no bytes; one that replaces another.
+  // Large objects, in pieces of odd sizes; one that is given up; an empty one; one that replaces another.
   const std::string large = content(1, (size_t{11} << 20) + 12345);
   {
     auto writer = store.create("run/step-1/__0_0.distcp", large.size());
@@ -156,7 +156,7 @@ inline void expect_the_contract_of_a_store(ObjectStore& store) {
   EXPECT_THAT(*store.list_folders("run/step-1"), IsEmpty());
   EXPECT_THAT(*store.list_folders("nothing"), IsEmpty());
 
-  // Removing: folders are gone with what was in them.
+  // Removing: folders disappear with their contents.
   const auto all = store.list("");
   for (const ObjectInfo& each : *all) {
     EXPECT_TRUE(store.remove(each.key).ok());
@@ -165,8 +165,8 @@ inline void expect_the_contract_of_a_store(ObjectStore& store) {
   EXPECT_THAT(*store.list_folders(""), IsEmpty());
 }
 
-// `rounds` times `writers` threads, each with a store of its own, put one key at once: exactly one may win, and its
-// bytes are there.
+// In each of `rounds` rounds, `writers` threads, each with its own store, put one key at once: exactly one may win, and
+// its bytes must be there.
 template <typename Open>
 void expect_one_winner_a_round(const Open& open, int rounds, int writers, bool replacing) {
   std::vector<std::unique_ptr<ObjectStore>> stores;

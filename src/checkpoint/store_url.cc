@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxUrlBytes = 4096;
 
 Status wrong(std::string_view url, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrFormat("the place '%s' for checkpoints %s", url, why));
+  return absl::InvalidArgumentError(absl::StrFormat("the destination '%s' for checkpoints %s", url, why));
 }
 
 int hex_digit(char c) {
@@ -70,16 +70,16 @@ StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
     return wrong(url, "has a '#'; in a prefix it is written %23");
   }
   const size_t question = rest.find('?');
-  const std::string_view place = rest.substr(0, question);
+  const std::string_view path = rest.substr(0, question);
   const std::string_view query = question == std::string_view::npos ? "" : rest.substr(question + 1);
   S3Url parsed;
-  const size_t slash = place.find('/');
-  parsed.bucket = std::string(place.substr(0, slash));
+  const size_t slash = path.find('/');
+  parsed.bucket = std::string(path.substr(0, slash));
   if (!is_bucket_name(parsed.bucket)) {
     return wrong(url, "names no bucket (3 to 63 letters, digits, '-', '.', '_'); write s3://bucket/prefix");
   }
   if (slash != std::string_view::npos) {
-    KEEPSTEP_ASSIGN_OR_RETURN(std::string prefix, percent_decoded(place.substr(slash + 1)));
+    KEEPSTEP_ASSIGN_OR_RETURN(std::string prefix, percent_decoded(path.substr(slash + 1)));
     while (!prefix.empty() && prefix.back() == '/') {
       prefix.pop_back();
     }
@@ -102,11 +102,11 @@ StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
     const size_t equals = field.find('=');
     const std::string_view name = field.substr(0, equals);
     const auto found = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.first == name; });
-    if (found == known.end()) {  // the value is not repeated: somebody may have put a secret there
-      return absl::InvalidArgumentError(
-          absl::StrFormat("the place s3://%s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
-                          "secrets come from the environment or a profile, never from here",
-                          place, name, kParameters));
+    if (found == known.end()) {  // the message omits the value: it may be a secret
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the destination s3://%s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
+          "secrets come from the environment or a profile, never from here",
+          path, name, kParameters));
     }
     if (!seen.insert(name).second) {
       return wrong(url, absl::StrFormat("has '%s' twice", name));
@@ -174,7 +174,7 @@ std::string percent_encoded(std::string_view text, bool keep_slashes) {
 StatusOr<StoreUrl> parse_store_url(std::string_view url) {
   if (url.size() > kMaxUrlBytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a place for checkpoints of %d bytes; at most %d can be", url.size(), kMaxUrlBytes));
+        absl::StrFormat("a destination for checkpoints of %d bytes; at most %d can be", url.size(), kMaxUrlBytes));
   }
   std::string_view rest = url;
   if (take_prefix(rest, "file://")) {

@@ -1,13 +1,13 @@
-// Where a store is, as users write it.
+// The location of a store, as users write it.
 //
-//   file:///data/run            a folder, by its absolute path, percent-encoded where it must be
-//   s3://bucket/prefix?...      a bucket and what all keys begin with; parameters, each at most once:
-//     region=eu-west-1          else AWS_REGION, AWS_DEFAULT_REGION, the profile's; else us-east-1
-//     endpoint=http://host:9000 else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; else Amazon's of the region
-//     addressing=path|virtual   where the bucket's name goes; path with an endpoint of one's own, or a bucket with dots
-//     profile=NAME              of the shared credentials file; else AWS_PROFILE, else "default"
-//     ca_file=/path             certificates to trust for https; else AWS_CA_BUNDLE, SSL_CERT_FILE, the system's
-//     http=allow                to talk to an http:// endpoint that is not on this machine; else KEEPSTEP_S3_HTTP=allow
+//   file:///data/run            a folder, by its absolute path, percent-encoded where necessary
+//   s3://bucket/prefix?...      a bucket and the prefix of all keys; parameters, each at most once:
+//     region=eu-west-1          default: AWS_REGION, AWS_DEFAULT_REGION, the profile's; then us-east-1
+//     endpoint=http://host:9000 default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; then Amazon's for the region
+//     addressing=path|virtual   where the bucket's name goes; default: path with a custom endpoint or dots in the name
+//     profile=NAME              of the shared credentials file; default: AWS_PROFILE, then "default"
+//     ca_file=/path             certificates to trust for https; default: AWS_CA_BUNDLE, SSL_CERT_FILE, the system's
+//     http=allow                to talk to an http:// endpoint on another machine; default: KEEPSTEP_S3_HTTP=allow
 // Secrets never belong in a URL: it ends up in logs.
 #pragma once
 
@@ -20,7 +20,7 @@
 namespace keepstep::checkpoint {
 
 struct FileUrl {
-  std::string folder;  // absolute, without a slash at the end (but "/")
+  std::string folder;  // absolute, without a trailing slash (except "/")
 };
 
 struct S3Url {
@@ -36,12 +36,12 @@ struct S3Url {
 
 using StoreUrl = std::variant<FileUrl, S3Url>;
 
-// INVALID_ARGUMENT names what is wrong and how it should be.
+// INVALID_ARGUMENT says what is wrong and what the correct form is.
 StatusOr<StoreUrl> parse_store_url(std::string_view url);
 
-// "%41b" is "Ab"; INVALID_ARGUMENT for a '%' without two hexadecimal digits, and for NUL.
+// "%41b" becomes "Ab"; INVALID_ARGUMENT for a '%' without two hexadecimal digits, and for NUL.
 StatusOr<std::string> percent_decoded(std::string_view text);
-// As SigV4 wants it: all but letters, digits and -._~ encoded, '/' too unless `keep_slashes`.
+// As SigV4 requires: all but letters, digits and -._~ encoded, '/' too unless `keep_slashes`.
 std::string percent_encoded(std::string_view text, bool keep_slashes);
 
 }  // namespace keepstep::checkpoint

@@ -46,7 +46,7 @@ SumStream::SumStream() : whole_(XXH3_createState()), chunk_(XXH3_createState()) 
 void SumStream::add(std::span<const std::byte> bytes) {
   sums_.bytes += bytes.size();
   while (!bytes.empty()) {
-    // Small enough that the second sum finds it in the cache.
+    // Small enough that the second checksum finds it in the cache.
     constexpr uint64_t kBite = 256 << 10;
     const auto bite = bytes.first(std::min({bytes.size(), size_t{kBite}, size_t{kChunkBytes - in_chunk_}}));
     XXH3_128bits_update(whole_.get(), bite.data(), bite.size());

@@ -1,6 +1,6 @@
-// XXH3-128 of files: of the whole, and of each chunk, so that a part of a file can be checked without the rest of it.
+// XXH3-128 of files: of the whole file and of each chunk, so that a part of a file can be verified without the rest.
 //
-// Written as xxhsum -H2 does: 32 hexadecimal digits, the most significant first.
+// Written as xxhsum -H2 writes them: 32 hexadecimal digits, the most significant first.
 #pragma once
 
 #include <xxhash.h>
@@ -34,7 +34,7 @@ struct FileSums {
   std::vector<Sum> chunks;  // of kChunkBytes each, the last one shorter; none for an empty file
 };
 
-// Sums of a file that comes in pieces. One thread.
+// Sums of a file that arrives in pieces. One thread.
 class SumStream {
  public:
   SumStream();

@@ -33,7 +33,7 @@ inline bool take_prefix(std::string_view& text, std::string_view prefix) {
   return there;
 }
 
-// The number that it begins with; 0 if it does not.
+// The number at its beginning; 0 if there is none.
 inline uint64_t number_of(std::string_view text) {
   uint64_t number = 0;
   (void)std::from_chars(text.data(), text.data() + text.size(), number);

@@ -1,4 +1,4 @@
-// The command `keepstep`: picks the subcommand. `run` is here; what is written in Python is handed to Python.
+// The command `keepstep`: picks the subcommand. `run` is built in; commands written in Python are passed to Python.
 #include <cstdio>
 #include <map>
 #include <string>
@@ -52,7 +52,7 @@ examples:
 exit codes: 0 all went well; 2 the options are wrong (all mistakes are listed); otherwise that of the failed rank.
 )";
 
-// Handed to Python as they are.
+// Passed to Python unchanged.
 const std::map<std::string, std::string>& python_commands() {
   static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
                                                               {"certify", "keepstep.certify"},

@@ -92,7 +92,7 @@ struct Communicator::Impl {
     progress->waiting.store(0, std::memory_order_relaxed);
   }
 
-  std::shared_ptr<Group> make_group(const std::string& name, GroupTable::Place place, std::vector<Rank> members);
+  std::shared_ptr<Group> make_group(const std::string& name, GroupTable::Joined joined, std::vector<Rank> members);
   std::shared_ptr<Group> find(GroupId id);
   OpId start(GroupId group, Operation operation);
   OpId start_transfer(GroupId group, Transfer transfer);
@@ -117,27 +117,27 @@ struct Communicator::Impl {
   CollectiveQueue queue;  // last: its threads end first
 };
 
-std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, GroupTable::Place place,
+std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, GroupTable::Joined joined,
                                                       std::vector<Rank> members) {
   const size_t self = std::find(members.begin(), members.end(), endpoint.self) - members.begin();
   NodeMap nodes(members, endpoint.nodes, self);
   std::vector<std::byte*> slots;
   for (const Rank member : members) {
     std::byte* arena = endpoint.arenas[member];
-    slots.push_back(arena == nullptr ? nullptr : layout.slots(arena, place.index));
+    slots.push_back(arena == nullptr ? nullptr : layout.slots(arena, joined.index));
   }
-  GroupSync sync(layout.group(endpoint.generation, place.index), layout.lines(endpoint.generation, place.index),
+  GroupSync sync(layout.group(endpoint.generation, joined.index), layout.lines(endpoint.generation, joined.index),
                  nodes.here().size(), nodes.local, *endpoint.interrupted);
   // Places are a node's own; what crosses nodes goes by the group's identity.
   const bool across = nodes.across();
-  const uint64_t context = across ? place.identity : uint64_t{place.incarnation} << 32 | place.index;
+  const uint64_t context = across ? joined.identity : uint64_t{joined.incarnation} << 32 | joined.index;
   return std::make_shared<Group>(Group{.name = name,
-                                       .place = place.index,
+                                       .place = joined.index,
                                        .context = context,
                                        .members = std::move(members),
                                        .self = self,
                                        .slots = std::move(slots),
-                                       .slot_bytes = layout.slot_bytes(place.index),
+                                       .slot_bytes = layout.slot_bytes(joined.index),
                                        .nodes = std::move(nodes),
                                        .parts = across ? endpoint.transport->open_parts(context) : nullptr,
                                        .sync = sync,
@@ -264,14 +264,14 @@ StatusOr<GroupId> Communicator::create_group(const std::vector<Rank>& members, c
   }
   const auto is_here = [&](Rank member) { return impl_->endpoint.arenas[member] != nullptr; };
   const auto local_count = static_cast<size_t>(std::count_if(members.begin(), members.end(), is_here));
-  const StatusOr<GroupTable::Place> place = impl_->table.join(key, nth, members, local_count, kLeavingPatienceNs);
+  const StatusOr<GroupTable::Joined> joined = impl_->table.join(key, nth, members, local_count, kLeavingPatienceNs);
   const std::lock_guard lock(impl_->mutex);
-  if (!place.ok()) {
+  if (!joined.ok()) {
     --impl_->uses[key];
-    return place.status();
+    return joined.status();
   }
   const GroupId id = ++impl_->last_group;
-  impl_->groups[id] = impl_->make_group(key, *place, members);
+  impl_->groups[id] = impl_->make_group(key, *joined, members);
   return id;
 }
 

@@ -1,29 +1,30 @@
-// Collectives between the ranks of one generation, over shared memory, adding in rank order, interruptible.
+// Collectives between the ranks of one generation: over shared memory, summed in rank order, interruptible.
 //
-// What it is: one Communicator per rank and generation. Calls enqueue an operation and return its number at once; a
-// thread per group carries out its collectives in the order of the calls, another one makes progress on point-to-point
-// transfers (which must not block each other). All ranks of a group must call the same collectives in the same order,
-// as with every communicator; kind, type or size that differ are found and told, not waited for. Groups do not wait for
-// each other: several threads may use a group each, in whatever order on each rank.
+// Overview: one Communicator per rank and generation. Calls enqueue an operation and return its number at once. One
+// thread per group runs its collectives in call order; another thread makes progress on point-to-point transfers (which
+// must not block each other). All ranks of a group must call the same collectives in the same order, as with every
+// communicator; a different kind, type or size is detected and reported, not waited for. Groups do not wait for each
+// other: several threads may each use a group, in any order on each rank.
 //
-// A caller that waits for a collective helps to carry out what is queued in its group up to it, on its own thread.
+// A caller that waits for a collective helps: its own thread runs what is queued in the group, up to that collective.
 //
-// Numbers: for each element, sums are taken in rank order, so the result depends neither on how a caller cuts tensors
-// into buckets nor on timing. float16 and bfloat16 are summed in float32 and rounded once.
+// Numbers: each element is summed in rank order, so the result depends neither on how a caller cuts tensors into
+// buckets nor on timing. float16 and bfloat16 are summed in float32 and rounded once.
 //
 // Memory: each rank owns an arena (`arena_bytes`) in its worker's memory, into which only it writes; synchronization
-// words live in a region per generation (`generation_bytes`), zeroed by the agent. Buffers passed in must stay alive
-// and unchanged by others until the operation completed.
+// words are in one region per generation (`generation_bytes`), which the agent zeroes. Buffers passed in must stay
+// alive, and unchanged by others, until the operation has completed.
 //
-// Time: `timeout_ns` of a collective runs from when it is its turn, of a message from the call. A collective that runs
-// out of time ends its group, a message that does so half way ends the messages between these two ranks, in this
-// generation and for all members: later operations there fail and say so. So use timeouts to find a hang, not to poll.
+// Timeouts: the `timeout_ns` of a collective runs from when its turn comes, that of a message from the call. A
+// collective that times out ends its group, and a message that times out half way ends the messages between these two
+// ranks, in this generation and for all members: later operations there fail and report it. So use timeouts to find a
+// hang, not to poll.
 //
-// Interruption (interruption.md): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current
-// and all later operations complete at once with kInterrupted: in-place buffers stay as they are, other outputs are
-// filled with zeros. Nothing is raised here.
+// Interruption (interruption.md): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current and
+// all later operations complete at once with kInterrupted: in-place buffers keep their contents, other outputs are
+// filled with zeros. No exception is thrown here.
 //
-// Threads: all public methods may be called from any thread; the order of a group's collectives is that of the calls.
+// Threads: any thread may call any public method; a group's collectives run in the order of the calls.
 #pragma once
 
 #include <atomic>
@@ -48,15 +49,15 @@ size_t size_of(DataType type);
 
 struct CommConfig {
   uint32_t max_world = 16;              // ranks of a generation
-  uint32_t max_local = 0;               // of these on one node, at most; 0: all of them
-  uint32_t groups = 16;                 // groups at one time, the world's included
-  size_t slot_bytes = 1 << 20;          // chunk of the world group (two in, two out)
-  size_t group_slot_bytes = 128 << 10;  // of each other group
+  uint32_t max_local = 0;               // the most of these on one node; 0: all of them
+  uint32_t groups = 16;                 // groups at one time, including the world
+  size_t slot_bytes = 1 << 20;          // chunk size of the world group (two in, two out)
+  size_t group_slot_bytes = 128 << 10;  // chunk size of each other group
   size_t ring_bytes = 128 << 10;        // one ring per ordered pair of ranks of a node
 };
 size_t arena_bytes(const CommConfig& config);
 size_t generation_bytes(const CommConfig& config);
-// Wakes whoever sleeps in this generation, after `*interrupted` was set. By the agent, or anyone.
+// Wakes all sleepers of this generation, after `*interrupted` was set. The agent calls it; anyone may.
 void wake_all(const CommConfig& config, std::byte* generation);
 
 class Transport;
@@ -65,12 +66,12 @@ struct CollectiveWords;  // progress.h
 
 struct Endpoint {
   Rank self = 0;
-  std::vector<std::byte*> arenas;   // by rank, null for those on other nodes; all must outlive the communicator
-  std::byte* generation = nullptr;  // this node's; zero before the first use
+  std::vector<std::byte*> arenas;   // by rank; null for ranks on other nodes; all must outlive the communicator
+  std::byte* generation = nullptr;  // this node's region; zero before the first use
   const std::atomic<uint32_t>* interrupted = nullptr;
-  std::vector<uint32_t> nodes;           // by rank: which node; empty: all on one
-  std::shared_ptr<Transport> transport;  // to the ranks of other nodes (transport.h); null when there are none
-  CollectiveWords* progress = nullptr;   // where to say how far this rank is; null: nowhere. Must outlive us
+  std::vector<uint32_t> nodes;           // by rank: its node; empty: all on one
+  std::shared_ptr<Transport> transport;  // to ranks on other nodes (transport.h); null if none
+  CollectiveWords* progress = nullptr;   // where to report this rank's progress; may be null. Must outlive us
 };
 
 using OpId = uint64_t;
@@ -82,19 +83,19 @@ enum class Outcome : uint8_t { kPending, kDone, kInterrupted, kFailed };
 struct Completion {
   OpId op = 0;
   Outcome outcome = Outcome::kDone;
-  std::string error;  // for kFailed: which ranks differ in what, or who did not come in time
-  Rank source = 0;    // of a receive: the sender, as a rank in the group
-  // Of a collective that ran out of time, on every rank that waited: who had not come, as ranks in the group.
+  std::string error;  // for kFailed: which ranks differ and how, or who missed the timeout
+  Rank source = 0;    // for a receive: the sender, as a rank in the group
+  // For a collective that timed out, on every rank that waited: the ranks (in the group) that had not arrived.
   std::vector<Rank> missing = {};
 };
 
-// What the flight recorder keeps of one collective.
+// The flight recorder's record of one collective.
 struct FlightRecord {
   OpId op = 0;
   GroupId group = kWorld;
-  uint64_t number = 0;  // of this collective in its group, from 1; 0: not its turn yet
+  uint64_t number = 0;  // position in its group, from 1; 0: not its turn yet
   std::string kind;     // "all_reduce"
-  std::string type;     // "float32", where it reduces
+  std::string type;     // "float32"; only if it reduces
   std::string reduction;
   uint64_t bytes = 0;  // of one buffer
   Outcome outcome = Outcome::kPending;
@@ -106,29 +107,30 @@ struct FlightRecord {
 class Communicator {
  public:
   Communicator(CommConfig config, Endpoint endpoint);
-  // Waits for what is queued to complete; interrupt first where a peer may be gone. No other call may be under way:
-  // close() and join who sits in next_completed() before.
+  // Waits for queued operations to complete; interrupt first if a peer may be gone. No other call may be in progress:
+  // before, call close() and join the threads in next_completed().
   ~Communicator();
 
-  // A group of the world's ranks, in the order given (which is the order of its ranks and of its sums). Non-members do
-  // not call. Does not wait for other members; members find each other by `key` (same text on all members; the nth use
-  // of a key meets the nth use), so groups with different keys may be created in different orders.
-  // Ids are this rank's own. RESOURCE_EXHAUSTED when all slots are used, with the way out; INVALID_ARGUMENT when
-  // another member gave other ranks under this key; UNAVAILABLE when interrupted.
+  // Creates a group of world ranks, in the given order (which is also the order of summation). Only members call it.
+  // Does not wait for other members; members find each other by `key` (the same text on all members; the nth use of a
+  // key matches the nth use), so groups with different keys may be created in different orders.
+  // Ids are local to this rank. RESOURCE_EXHAUSTED: all slots are used; the message names the remedy. INVALID_ARGUMENT:
+  // another member passed other ranks under this key. UNAVAILABLE: interrupted.
   StatusOr<GroupId> create_group(const std::vector<Rank>& members, const std::string& key);
-  // After its last operation; the slot is free once every member released the group. The world cannot be released.
+  // Call it after the group's last operation. The slot is free once every member has released the group. The world
+  // cannot be released.
   void release_group(GroupId group);
 
-  // A call that its arguments forbid (a root outside the group, avg of integers, a null buffer) completes with kFailed
-  // on all ranks, like a disagreement. All sizes in elements unless they say bytes. `timeout_ns` < 0: none. Roots and
+  // A call with invalid arguments (a root outside the group, avg of integers, a null buffer) completes with kFailed on
+  // all ranks, like a disagreement. Sizes are in elements unless named bytes. `timeout_ns` < 0: no timeout. Roots and
   // peers are ranks in the group.
   OpId all_reduce(GroupId group, void* data, size_t count, DataType type, ReduceOp op, int64_t timeout_ns = -1);
   OpId reduce(GroupId group, void* data, size_t count, DataType type, ReduceOp op, Rank root, int64_t timeout_ns = -1);
   OpId broadcast(GroupId group, void* data, size_t bytes, Rank root, int64_t timeout_ns = -1);
-  // outputs[r] gets rank r's input; all of `bytes`.
+  // outputs[r] gets rank r's input; each has `bytes` bytes.
   OpId all_gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes,
                   int64_t timeout_ns = -1);
-  // inputs[r] goes to rank r; output = reduction of what all ranks gave for this one.
+  // inputs[r] goes to rank r; output = the reduction of all ranks' inputs for this rank.
   OpId reduce_scatter(GroupId group, const std::vector<const void*>& inputs, void* output, size_t count, DataType type,
                       ReduceOp op, int64_t timeout_ns = -1);
   OpId gather(GroupId group, const void* input, const std::vector<void*>& outputs, size_t bytes, Rank root,
@@ -138,49 +140,52 @@ class Communicator {
   // inputs[r] (input_bytes[r]) goes to rank r; outputs[r] (output_bytes[r]) comes from rank r; sizes may be 0.
   OpId all_to_all(GroupId group, const std::vector<const void*>& inputs, const std::vector<size_t>& input_bytes,
                   const std::vector<void*>& outputs, const std::vector<size_t>& output_bytes, int64_t timeout_ns = -1);
-  // The sum over all leaves of a tree, in the order of canonical_tree.h: the same bits whoever owns which leaves. Each
-  // rank owns `run` (the ranks' runs make up the tree; empty ones are allowed, so there may be more ranks than leaves)
-  // and gives the sums of its maximal subtrees in order (CanonicalSum in canonical_sum.h makes them): `count` elements
-  // each, of sum_type(type). `output` gets `count` elements of `type` (float32, float64, float16, bfloat16): the sum,
-  // divided once by the sum of all ranks' weights if that is not 0, rounded once; it must not overlap the partial sums.
+  // The sum over all leaves of a tree, in the order of canonical_tree.h: the same bits whichever rank owns which
+  // leaves. Each rank owns `run` (the ranks' runs make up the tree; runs may be empty, so there may be more ranks than
+  // leaves) and passes the sums of its maximal subtrees in order (CanonicalSum in canonical_sum.h computes them):
+  // `count` elements each, of sum_type(type). `output` gets `count` elements of `type` (float32, float64, float16,
+  // bfloat16): the sum, divided once by the sum of all ranks' weights unless that is 0, and rounded once. It must not
+  // overlap the partial sums.
   OpId all_reduce_canonical(GroupId group, const LeafRun& run, const std::vector<const void*>& partials, void* output,
                             size_t count, DataType type, uint64_t weight, int64_t timeout_ns = -1);
   OpId barrier(GroupId group, int64_t timeout_ns = -1);
-  // Matched by (peer, tag) in order, whatever the order of the tags; to oneself too. A send completes after its receive
-  // was posted. `from` may be kAnySource: the first message with this tag from any rank of the group; receives take
-  // messages in the order in which they were posted, whether they name their source or not. A message longer than the
-  // receiver's buffer fails on both sides; a shorter one leaves the rest alone.
+  // Messages with the same (peer, tag) match in order; different tags may match in any order. The peer may be this rank
+  // itself. A send completes only after its receive was posted. `from` may be kAnySource: the first message with this
+  // tag from any rank of the group. Receives take messages in the order in which they were posted, whether or not they
+  // name their source. A message longer than the receiver's buffer fails on both sides; a shorter one leaves the rest
+  // of the buffer unchanged.
   OpId send(GroupId group, const void* data, size_t bytes, Rank to, uint32_t tag, int64_t timeout_ns = -1);
   OpId receive(GroupId group, void* data, size_t bytes, Rank from, uint32_t tag, int64_t timeout_ns = -1);
 
-  // Where an operation stands.
+  // The current state of an operation.
   Completion test(OpId op) const;
   // Waits for one operation.
   Completion wait(OpId op);
-  // The same for at most `limit_ns`: kPending if it is over; carries out nothing itself. Unlike an operation's own
-  // timeout it ends nothing: the operation goes on.
+  // The same for at most `limit_ns`; returns kPending when that is over, and runs nothing itself. Unlike an operation's
+  // own timeout this ends nothing: the operation goes on.
   Completion wait_for(OpId op, int64_t limit_ns);
-  // Waits until no operation is under way; nothing touches their memory then.
+  // Waits until no operation is under way; after that nothing touches their memory.
   void wait_all();
-  // Forgets an operation's record. Each operation must be taken once by `forget`, or by next_completed. Who is in
-  // wait() then still gets the answer; later questions get kFailed.
+  // Deletes an operation's record. Each operation must be taken exactly once, by `forget` or by next_completed. A
+  // thread already in wait() still gets the result; later queries get kFailed.
   void forget(OpId op);
 
-  // Operations marked with `watch` are reported here once they completed, in order of completion. Blocks until there
-  // is one; returns empty after close().
+  // next_completed() returns operations marked with `watch`, in order of completion. It blocks until there is one, and
+  // returns an empty list after close().
   void watch(OpId op);
   std::vector<Completion> next_completed();
   void close();
 
   bool interrupted() const;
-  // The error of the first operation that failed because a link between two nodes broke; empty: none did. It stands
-  // there before anybody learns that the operation failed. Any thread.
+  // The error of the first operation that failed because a link between two nodes broke; empty if none did. It is set
+  // before anyone learns that the operation failed. Any thread.
   std::string broken_link() const;
-  // Collectives this rank has begun to carry out so far (for progress counters and metrics).
+  // The number of collectives that this rank has begun (for progress counters and metrics).
   uint64_t collectives_entered() const;
-  // How long this rank waited for others; who waits for something else of theirs (a vote) counts there too.
+  // How long this rank waited for others; code that waits for something else from them (a vote) also counts its time
+  // there.
   WaitClock& waits();
-  // The last collectives of this rank, oldest first: the flight recorder.
+  // The flight recorder: the last collectives of this rank, oldest first.
   std::vector<FlightRecord> recent() const;
 
  private:

@@ -1,4 +1,5 @@
-// The book of operations: each has a number, an outcome, and those who wait for it. Any thread may call anything.
+// The record of all operations: each has a number, an outcome, and threads that wait for it. Any thread may call
+// anything.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +16,7 @@ namespace keepstep::comm {
 class Completions {
  public:
   OpId open();
-  // Once each; wakes who waits, and reports the operation where it is watched.
+  // Call once per operation. Wakes its waiters, and reports the operation if it is watched.
   void complete(OpId op, Outcome outcome, std::string error = {}, Rank source = 0, std::vector<Rank> missing = {});
 
   Completion test(OpId op) const;
@@ -24,7 +25,7 @@ class Completions {
   void wait_all();
   void forget(OpId op);
 
-  // Before the operation that failed because of it completes; the first one is kept.
+  // Call it before the operation that failed because of the link completes; the first message is kept.
   void note_broken_link(const std::string& what);
   std::string broken_link() const;
 
@@ -40,7 +41,7 @@ class Completions {
   std::shared_ptr<Record> find(OpId op) const;  // under mutex_
 
   mutable std::mutex mutex_;
-  std::condition_variable completed_;  // someone's operation completed
+  std::condition_variable completed_;  // an operation completed
   std::condition_variable reported_;   // ready_ or closed_ changed
   size_t waiting_ = 0;
   OpId last_ = 0;

@@ -1,4 +1,4 @@
-// The last collectives of a rank: what was called, how far it got, how it ended. For error reports and stuck jobs.
+// The last collectives of a rank: what was called, how far it got, how it ended. For error reports and hung jobs.
 //
 // Keeps the newest `kFlightRecords`; older ones are forgotten. Any thread may call anything.
 #pragma once
@@ -19,7 +19,7 @@ inline constexpr size_t kFlightRecords = 256;
 class FlightRecorder {
  public:
   void queued(OpId op, GroupId group, const Descriptor& descriptor);
-  // It is its turn, as the `number`th collective of its group.
+  // Its turn came, as the `number`th collective of its group.
   void started(OpId op, uint64_t number);
   void ended(OpId op, Outcome outcome);
 

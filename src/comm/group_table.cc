@@ -40,13 +40,13 @@ void GroupTable::unlock() {
 }
 
 StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, std::span<const Rank> members,
-                                    size_t local_count, Place* place) {
+                                    size_t local_count, Joined* group) {
   GroupBlock* free = nullptr;
   for (uint32_t index = 1; index < layout_.groups(); ++index) {
     GroupBlock& block = layout_.group(generation_, index);
     if (block.identity == 0 && free == nullptr) {
       free = &block;
-      place->index = index;
+      group->index = index;
     }
     const std::span<const uint32_t> theirs(layout_.members(generation_, index),
                                            std::min(block.member_count, layout_.max_world()));
@@ -58,7 +58,7 @@ StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, s
           "create_group: rank ", self_, " gives group '", key, "' the ranks ", list(members), "; another member gave ",
           list(theirs), ". All members must name the same ranks in the same order, or use another key"));
     }
-    *place = {index, block.incarnation, identity};
+    *group = {index, block.incarnation, identity};
     return true;
   }
   if (free == nullptr) {
@@ -67,14 +67,14 @@ StatusOr<bool> GroupTable::try_join(uint64_t identity, const std::string& key, s
   free->identity = identity;
   free->member_count = static_cast<uint32_t>(members.size());
   free->local_count = static_cast<uint32_t>(local_count);
-  std::copy(members.begin(), members.end(), layout_.members(generation_, place->index));
-  place->incarnation = free->incarnation;
-  place->identity = identity;
+  std::copy(members.begin(), members.end(), layout_.members(generation_, group->index));
+  group->incarnation = free->incarnation;
+  group->identity = identity;
   return true;
 }
 
-StatusOr<GroupTable::Place> GroupTable::join(const std::string& key, uint32_t nth, std::span<const Rank> members,
-                                             size_t local_count, int64_t patience_ns) {
+StatusOr<GroupTable::Joined> GroupTable::join(const std::string& key, uint32_t nth, std::span<const Rank> members,
+                                              size_t local_count, int64_t patience_ns) {
   const std::string text = absl::StrCat(key, "#", nth);
   const uint64_t identity = checksum(text.data(), text.size()) | 1;
   const int64_t deadline_ns = deadline_after(patience_ns);
@@ -83,8 +83,8 @@ StatusOr<GroupTable::Place> GroupTable::join(const std::string& key, uint32_t nt
     if (!lock()) {
       return absl::UnavailableError(absl::StrCat("create_group: interrupted while making group '", key, "'"));
     }
-    Place place;
-    const StatusOr<bool> joined = try_join(identity, key, members, local_count, &place);
+    Joined group;
+    const StatusOr<bool> joined = try_join(identity, key, members, local_count, &group);
     bool some_leaving = leaving_.load(std::memory_order_relaxed) > 0;
     for (uint32_t index = 1; index < layout_.groups(); ++index) {
       some_leaving = some_leaving || layout_.group(generation_, index).left > 0;
@@ -94,7 +94,7 @@ StatusOr<GroupTable::Place> GroupTable::join(const std::string& key, uint32_t nt
       return joined.status();
     }
     if (*joined) {
-      return place;
+      return group;
     }
     const int64_t left_ns = deadline_ns - monotonic_ns();
     if (!some_leaving || left_ns <= 0) {

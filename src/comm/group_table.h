@@ -1,8 +1,8 @@
-// Which groups exist in a generation, and where their slots are: a table that all ranks share, under a small lock.
+// The table of a generation's groups and their slots, shared by all ranks and guarded by a small lock.
 //
-// Members find each other by the key of the group and by how often they used that key before; the first to come takes
-// a free place. A place is free again when every member has left. A holder of the lock that died leaves it locked:
-// whoever waits for it then gives up at the interruption, which its death brings.
+// Members find each other by the group's key and by how often they used that key before; the first to arrive takes a
+// free place. A place becomes free again when every member has left. A process that dies while it holds the lock leaves
+// it locked: waiters then give up at the interruption that its death causes.
 #pragma once
 
 #include <atomic>
@@ -19,18 +19,19 @@ class GroupTable {
   GroupTable(const Layout& layout, std::byte* generation, Rank self, const std::atomic<uint32_t>& interrupted)
       : layout_(layout), generation_(generation), self_(self), interrupted_(interrupted) {}
 
-  struct Place {
+  struct Joined {
     uint32_t index = 0;
     uint32_t incarnation = 0;
     uint64_t identity = 0;  // the same on all nodes
   };
-  // Joins the group that `key` and `nth` (uses of this key by this rank before) name, or makes it. When all places are
-  // taken, waits up to `patience_ns` for one that its members are leaving, then RESOURCE_EXHAUSTED. INVALID_ARGUMENT
-  // when a member of this node joined under this name with other members; UNAVAILABLE when interrupted while waiting.
-  // `local_count` of the members are on this node; the place is free again once these have left.
-  StatusOr<Place> join(const std::string& key, uint32_t nth, std::span<const Rank> members, size_t local_count,
-                       int64_t patience_ns);
-  // This rank will leave a group as soon as its last operation is over; then it does. Once each.
+  // Joins, or creates, the group named by `key` and `nth` (how often this rank used this key before). When all places
+  // are taken, waits up to `patience_ns` for one that its members are leaving, then returns RESOURCE_EXHAUSTED.
+  // INVALID_ARGUMENT: a member on this node joined under this name with other members. UNAVAILABLE: interrupted while
+  // waiting. `local_count` of the members are on this node; the place is free again once these have left.
+  StatusOr<Joined> join(const std::string& key, uint32_t nth, std::span<const Rank> members, size_t local_count,
+                        int64_t patience_ns);
+  // announce_leave(): this rank will leave a group as soon as its last operation is over; leave(): it does. Call each
+  // once.
   void announce_leave() { leaving_.fetch_add(1, std::memory_order_relaxed); }
   void leave(uint32_t index);
 
@@ -38,7 +39,7 @@ class GroupTable {
   bool lock();
   void unlock();
   StatusOr<bool> try_join(uint64_t identity, const std::string& key, std::span<const Rank> members, size_t local_count,
-                          Place* place);
+                          Joined* group);
 
   const Layout& layout_;
   std::byte* generation_;

@@ -63,7 +63,7 @@ std::vector<Case> cases() {
   };
 }
 
-void expect_drained(const Case& c, const Completion& completion, const Buffers& buffers) {
+void expect_cut_short(const Case& c, const Completion& completion, const Buffers& buffers) {
   EXPECT_EQ(completion.outcome, Outcome::kInterrupted) << c.name << " " << completion.error;
   EXPECT_TRUE(all_are(buffers.in_place, 1.0F)) << c.name;
   for (int i = 0; i < 2; ++i) {
@@ -83,10 +83,10 @@ TEST(Interruption, ends_every_kind_of_operation_that_waits_and_all_later_ones) {
     EXPECT_FALSE(comm->interrupted());
     world.interrupt();
     EXPECT_TRUE(comm->interrupted());
-    expect_drained(c, finish(*comm, first), waiting);
-    expect_drained(c, finish(*comm, second), queued);
+    expect_cut_short(c, finish(*comm, first), waiting);
+    expect_cut_short(c, finish(*comm, second), queued);
     Buffers late;
-    expect_drained(c, finish(*comm, c.start(*comm, late)), late);
+    expect_cut_short(c, finish(*comm, c.start(*comm, late)), late);
   }
 }
 
@@ -98,7 +98,7 @@ TEST(Interruption, wakes_a_rank_that_sleeps_in_wait) {
     const OpId op = c.start(*comm, buffers);
     std::thread waiter([&] {
       world.signal();
-      expect_drained(c, finish(*comm, op), buffers);
+      expect_cut_short(c, finish(*comm, op), buffers);
     });
     world.await(1);
     world.interrupt();

@@ -1,4 +1,4 @@
-// Where everything lies in an arena and in a generation's region. Plain offsets: every process maps them elsewhere.
+// The layout of an arena and of a generation's region. Plain offsets: each process maps them at different addresses.
 //
 // An arena (one a rank, written by that rank only):
 //   groups x 4 slots:  [input 0 | result 0 | input 1 | result 1]   slot_bytes each for the world, group_slot_bytes else
@@ -6,21 +6,22 @@
 // A generation's region (all ranks write, zero at first):
 //   Header | groups x (GroupBlock, members, one RankLine a member) | one Bell a rank | one PairBlock an ordered pair
 // A generation on several nodes has a region on each, for the ranks there. A group across nodes has a place on each,
-// and meetings of the members there; lines are numbered by their order on the node. Rings, bells and pairs serve the
-// ranks of one node only and are numbered by *local* rank: a rank's place among the ranks of its node, in rank order.
-// So what a node takes grows with its own ranks squared, and with the world only by the lists of groups' members.
+// where the members there meet; lines are numbered by the members' order on the node. Rings, bells and pairs serve the
+// ranks of one node only and are numbered by *local* rank: a rank's position among the ranks of its node, in rank
+// order. So a node's memory grows with the square of its own ranks, and with the world only by the groups' member
+// lists.
 //
-// Why slots are never overwritten while somebody reads them. Ranks of a group meet at numbered barriers ("phases",
-// sync.h), and all data follow one rule:
-//   (1) What a rank publishes with phase p lies in its slots (and descriptor) of parity p & 1, and is written after it
-//       passed phase p-1 and before it published p.
-//   (2) What others published with phase p is read after phase p was passed and before p+1 is published.
-// A writer that fills the slots of parity p & 1 again does so for phase p+2, by (1) after it passed p+1; then every
-// rank has published p+1, so by (2) all reads of phase p are over. Nothing here depends on which operation a phase
-// belongs to, how large it is or how many phases it takes: small after large, a mismatch after one phase, a size of
-// zero (one phase, nothing read) are all the same case. A group of one has no phases. Each group has slots and phases
-// of its own, so groups cannot meet; the order of members only permutes lines. A group's place is given away only
-// after every member left it, and a member leaves after its last operation.
+// Why slots are never overwritten while another rank reads them: the ranks of a group meet at numbered barriers
+// ("phases", sync.h), and all data follow two rules:
+//   (1) What a rank publishes with phase p is in its slots (and descriptor) of parity p & 1, and is written after it
+//       passed phase p-1 and before it publishes p.
+//   (2) A rank reads what others published with phase p after it passed phase p and before it publishes p+1.
+// A writer reuses the slots of parity p & 1 for phase p+2, by (1) after it passed p+1. By then every rank has published
+// p+1, so by (2) all reads of phase p are over. None of this depends on which operation a phase belongs to, how large
+// the operation is or how many phases it takes: small after large, a mismatch after one phase, and size zero (one
+// phase, nothing read) are all the same case. A group of one has no phases. Each group has its own slots and phases, so
+// groups never conflict; the order of members only permutes lines. A group's place is reused only after every member
+// left it, and a member leaves after its last operation.
 #pragma once
 
 #include <atomic>
@@ -33,37 +34,37 @@ namespace keepstep::comm {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr size_t whole_lines(size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
-inline constexpr size_t kPendingOffers = 16;  // a power of two; more wait at the sender
+inline constexpr size_t kPendingOffers = 16;  // a power of two; further offers wait at the sender
 
-// A futex with a count of its sleepers, so that ringing costs a load when nobody sleeps.
+// A futex with a count of its sleepers, so ringing costs only a load when nobody sleeps.
 struct alignas(kCacheLine) Bell {
   std::atomic<uint32_t> ring;
   std::atomic<uint32_t> sleepers;
 };
 
-// What a rank says about the operation it enters; compared between the ranks before anything is computed.
+// A rank's description of the operation it enters; the ranks compare these before anything is computed.
 struct Descriptor {
   uint8_t kind = 0;
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t unused = 0;
-  uint32_t root = 0;  // of a canonical reduction: how many leaves its tree has
+  uint32_t root = 0;  // for a canonical reduction: the number of leaves of its tree
   uint64_t bytes = 0;
   bool operator==(const Descriptor&) const = default;
 };
 
-// A member's line in a group, written by that member only.
+// A member's line in a group; only that member writes it.
 struct alignas(kCacheLine) RankLine {
   std::atomic<uint64_t> phase;
   Descriptor descriptors[2];
 };
 
-// Who ended a group, or the messages between two ranks, and whether a broken link to another node made it do so (else
-// a timeout did). One word, so that all of it is stored at once.
+// Which rank ended a group, or the messages between two ranks, and whether the cause was a broken link to another node
+// (otherwise it was a timeout). One word, so it can be stored atomically.
 struct GivenUp {
   Rank by = 0;
   bool link = false;
-  Rank to = 0;  // the other end of that link; of messages it is one of the two anyway
+  Rank to = 0;  // the other end of that link; for messages it is one of the two anyway
 
   uint64_t word() const { return (uint64_t{by} + 1) | (link ? kLinkBit | uint64_t{to} << 32 : 0); }
   static GivenUp from(uint64_t word) {
@@ -71,17 +72,17 @@ struct GivenUp {
   }
 
  private:
-  static constexpr uint64_t kLinkBit = uint64_t{1} << 31;  // ranks are far below
+  static constexpr uint64_t kLinkBit = uint64_t{1} << 31;  // ranks are far smaller
 };
 
-// A group's words. What is not atomic is guarded by the table's lock (group_table.h).
+// A group's words. The table's lock (group_table.h) guards the non-atomic ones.
 struct alignas(kCacheLine) GroupBlock {
   Bell bell;
-  std::atomic<uint64_t> given_up_by;  // GivenUp::word() of the first member that ended the group; 0: nobody
-  uint32_t incarnation;               // how often this place was given away before
-  uint64_t identity;                  // of its key; 0: free
+  std::atomic<uint64_t> given_up_by;  // GivenUp::word() of the first member that ended the group; 0 if none did
+  uint32_t incarnation;               // how often this place was used before
+  uint64_t identity;                  // from its key; 0: free
   uint32_t member_count;
-  uint32_t local_count;  // of them on this node
+  uint32_t local_count;  // of these on this node
   uint32_t left;
 };
 
@@ -91,12 +92,12 @@ struct Offer {  // "I have `bytes` for you under (context, tag)"
   uint32_t tag;
   uint32_t unused;
 };
-struct Grant {  // "I take offer number `offer`" or, where capacity < bytes, "it does not fit"
+struct Grant {  // "I accept offer number `offer`" or, if capacity < bytes, "it does not fit"
   uint64_t offer;
   uint64_t capacity;
 };
 
-// One ordered pair of ranks. Counters only grow; entry n lies at n % kPendingOffers, byte n at n % ring_bytes (within a
+// One ordered pair of ranks. Counters only grow; entry n is at n % kPendingOffers, byte n at n % ring_bytes (within a
 // node; between nodes there is no ring, and bytes are not counted here).
 struct PairBlock {
   struct alignas(kCacheLine) {
@@ -115,7 +116,7 @@ struct PairBlock {
 };
 
 struct alignas(kCacheLine) Header {
-  std::atomic<uint64_t> fingerprint;  // of the configuration; all ranks must have the same
+  std::atomic<uint64_t> fingerprint;  // of the configuration; the same on all ranks
   std::atomic<uint32_t> table_lock;   // world rank + 1 of the holder
   Bell table_bell;
   Bell interruption;  // rung by wake_all only
@@ -127,7 +128,7 @@ static_assert((kPendingOffers & (kPendingOffers - 1)) == 0);
 
 class Layout {
  public:
-  // Rounds slots and rings up to whole cache lines, and slots to at least one line a rank.
+  // Rounds slots and rings up to whole cache lines, and slots to at least one line per rank.
   explicit Layout(const CommConfig& config);
 
   uint32_t max_world() const { return max_world_; }
@@ -139,11 +140,11 @@ class Layout {
   size_t generation_bytes() const;
   uint64_t fingerprint(size_t world) const;
 
-  // Of an arena: the four slots of a group, and the ring to a peer, by its local rank.
+  // In an arena: the four slots of a group, and the ring to a peer, by its local rank.
   std::byte* slots(std::byte* arena, uint32_t group) const;
   std::byte* ring(std::byte* arena, uint32_t to) const;
 
-  // Of a generation's region. Ranks are local.
+  // In a generation's region. Ranks are local.
   Header& header(std::byte* generation) const;
   GroupBlock& group(std::byte* generation, uint32_t group) const;
   uint32_t* members(std::byte* generation, uint32_t group) const;  // max_world of them

@@ -1,7 +1,7 @@
 // Waiting for other ranks: bells (a futex that costs little when nobody sleeps) and the numbered barriers of a group.
 //
-// A wait spins at most 20 us, less where spinning did not help lately (there may be more ranks than cores), then
-// sleeps; every 50 ms it looks again by itself, so that a lost wake costs time and never the job.
+// A wait spins for at most 20 us, less if spinning did not help lately (there may be more ranks than cores), then
+// sleeps. It checks again every 50 ms, so a lost wake-up costs time but never the job.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +21,13 @@ inline constexpr int64_t kMaxSpinNs = 20'000;
 inline constexpr int64_t kLeastSpinNs = 500;
 inline constexpr int64_t kLookAgainNs = 50'000'000;
 
-// When `timeout_ns` (< 0: never) from now is over.
+// The deadline `timeout_ns` from now (< 0: never).
 int64_t deadline_after(int64_t timeout_ns);
 
-// Wakes those who sleep on `bell`, if any. What they wait for must have been stored with seq_cst before.
+// Wakes the sleepers on `bell`, if any. What they wait for must already have been stored with seq_cst.
 void ring(Bell& bell);
 
-// Sleeps until `done()`, a ring or `timeout_ns`; the caller asks again in a loop. `done` must load with seq_cst.
+// Sleeps until `done()`, a ring or `timeout_ns`; the caller checks again in a loop. `done` must load with seq_cst.
 template <class Done>
 void sleep_on(Bell& bell, int64_t timeout_ns, Done done) {
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -38,7 +38,7 @@ void sleep_on(Bell& bell, int64_t timeout_ns, Done done) {
   bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-// How long spinning is worth it; learns from whether it helped. One thread at a time.
+// Spins as long as that is worthwhile; adapts to whether it helped. One thread at a time.
 class Spin {
  public:
   template <class Done>
@@ -63,19 +63,19 @@ class Spin {
 
 enum class Meeting { kAll, kInterrupted, kTimedOut, kGivenUp };
 
-// The barriers of one group as one member sees them. Used by one thread at a time.
+// The barriers of one group, as seen by one member. One thread at a time.
 class GroupSync {
  public:
   GroupSync(GroupBlock& block, RankLine* lines, size_t members, size_t self, const std::atomic<uint32_t>& interrupted)
       : block_(block), lines_(lines), members_(members), self_(self), interrupted_(interrupted) {}
 
-  // Publishes the next phase, with everything written before, and waits until all members have. After kAll everything
-  // they wrote before is visible. After any other answer the group is of no more use in this generation.
+  // Publishes the next phase, with everything written before, and waits until all members have published it. After
+  // kAll, everything they wrote before is visible. After any other result the group is unusable in this generation.
   Meeting meet(const Descriptor& descriptor, int64_t deadline_ns);
 
   // Ends the group for all members: they see kGivenUp instead of waiting for us.
   void give_up(GivenUp who);
-  const std::atomic<uint64_t>& given_up_word() const { return block_.given_up_by; }  // not zero: ended
+  const std::atomic<uint64_t>& given_up_word() const { return block_.given_up_by; }  // non-zero: ended
   GivenUp given_up() const { return GivenUp::from(block_.given_up_by.load(std::memory_order_acquire)); }
 
   uint64_t phase() const { return phase_; }  // the last one published
@@ -92,7 +92,7 @@ class GroupSync {
   size_t self_;
   const std::atomic<uint32_t>& interrupted_;
   uint64_t phase_ = 0;
-  size_t known_here_ = 0;  // members before this one have published phase_
+  size_t known_here_ = 0;  // members below this index have published phase_
   Spin spin_;
 };
 

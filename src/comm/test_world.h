@@ -1,5 +1,5 @@
-// For tests: a world of ranks over anonymous shared memory, each a forked process or a thread. Ranks may be put on
-// several "nodes" of this machine: then those of different nodes share nothing and talk by TCP over loopback.
+// For tests: a world of ranks over anonymous shared memory, each a forked process or a thread. Ranks may be placed on
+// several "nodes" of this machine: ranks on different nodes then share nothing and use TCP over loopback.
 #pragma once
 
 #include <fcntl.h>
@@ -34,8 +34,8 @@ namespace keepstep::comm {
 // A few words that tests use to wait for each other's events across processes.
 struct TestWords {
   std::atomic<uint32_t> interrupted;
-  std::atomic<uint32_t> events;  // counts what the test wants counted
-  std::atomic<int64_t> last_ns;  // the latest instant that a rank told with mark()
+  std::atomic<uint32_t> events;  // a counter for the test's own events
+  std::atomic<int64_t> last_ns;  // the latest time that a rank recorded with mark()
 };
 
 enum class Mode { kProcesses, kThreads };
@@ -54,7 +54,7 @@ class TestWorld {
  public:
   using Body = std::function<void(Communicator&, Rank)>;
 
-  // `nodes`: by rank, from 0 on; empty: all on one.
+  // `nodes`: by rank, numbered from 0; empty: all on one.
   explicit TestWorld(size_t ranks, CommConfig config = small_config(), std::vector<uint32_t> nodes = {})
       : ranks_(ranks), config_(config), nodes_(std::move(nodes)) {
     for (const uint32_t node : nodes_) {
@@ -98,7 +98,7 @@ class TestWorld {
                      .addresses = addresses_,
                      .key = key_of(identity_, secret_),
                      .protection = protection_};
-    config.stripe_bytes = 16 << 10;  // small, so that tests see several
+    config.stripe_bytes = 16 << 10;  // small, so tests use several stripes
     config.message_frame_bytes = config_.ring_bytes;
     return config;
   }
@@ -106,7 +106,7 @@ class TestWorld {
     return make_tcp_transport(tcp_config(self), Fd(fcntl(listeners_[self].get(), F_DUPFD_CLOEXEC, 0)));
   }
 
-  // `progress`: where the rank says how far it is.
+  // `progress`: where the rank reports its progress.
   std::unique_ptr<Communicator> communicator(Rank self, CollectiveWords* progress = nullptr) {
     const bool across = std::any_of(nodes_.begin(), nodes_.end(), [&](uint32_t node) { return node != nodes_[self]; });
     return communicator(self, across ? transport(self) : nullptr, progress);
@@ -131,14 +131,14 @@ class TestWorld {
       wake_all(config_, region);
     }
   }
-  // The next generation begins, with regions as new; nobody may be in the one before.
+  // Begins the next generation, with zeroed regions; no rank may still be in the previous one.
   void begin_generation() {
     ++identity_.generation;
     std::memset(generation(), 0, arenas_at_ - 4096);
     words_->interrupted.store(0);
   }
 
-  // Counts an event; waits until `count` of them happened.
+  // signal() counts an event; await() waits until there were `count` of them.
   void signal() {
     words_->events.fetch_add(1);
     futex_wake_all(words_->events);
@@ -158,7 +158,7 @@ class TestWorld {
 
   // Starts a rank as a process; the exit status is 0 when no expectation failed.
   pid_t fork_rank(Rank rank, const Body& body) {
-    std::fflush(nullptr);  // or each child prints again what stands in the buffers
+    std::fflush(nullptr);  // or each child prints the buffered output again
     const pid_t pid = fork();
     KEEPSTEP_CHECK(pid >= 0, "fork");
     if (pid == 0) {
@@ -177,7 +177,7 @@ class TestWorld {
     return status;
   }
 
-  // Runs `body` on all ranks and expects all to end well.
+  // Runs `body` on all ranks and expects all to succeed.
   void run(Mode mode, const Body& body) {
     if (mode == Mode::kThreads) {
       std::vector<std::thread> threads;
@@ -201,7 +201,7 @@ class TestWorld {
       const pid_t pid = waitpid(-1, &status, 0);
       EXPECT_EQ(status, 0) << "rank " << std::find(pids.begin(), pids.end(), pid) - pids.begin() << " of " << ranks_;
       if (status != 0) {
-        interrupt();  // the others would wait for it for ever
+        interrupt();  // the others would wait for it forever
       }
     }
   }
@@ -234,7 +234,7 @@ inline void expect_done(Communicator& comm, OpId op) {
   EXPECT_EQ(completion.outcome, Outcome::kDone) << completion.error;
 }
 
-// Bytes that tell where they came from.
+// Bytes that identify their origin.
 inline std::vector<uint8_t> pattern(size_t bytes, uint32_t seed) {
   std::vector<uint8_t> result(bytes);
   uint32_t state = seed * 2654435761U + 12345;

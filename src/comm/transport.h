@@ -1,14 +1,13 @@
-// What collectives and messages need from the link between two ranks on different nodes. TCP is one (tcp/); another
-// (RDMA through UCX) implements this interface and nothing else changes.
+// What collectives and messages need from the link between two ranks on different nodes. TCP is one implementation
+// (tcp/); for another (RDMA through UCX) nothing outside this interface changes.
 //
-// Two halves. *Parts* are what collectives exchange: both sides know that and when, so a receive is posted for each and
-// bytes go straight to where they belong. Each group has links of its own, so that none waits for another group's
-// parts. *Pairs* carry send and receive: the words of one ordered pair of ranks
-// (layout.h), each end with a copy of its own, which the transport keeps in step; so the code above them is the same as
-// in shared memory. Only there is no ring: the bytes of granted messages go from the sender's memory into the
-// receiver's.
+// There are two halves. Collectives exchange *parts*: both sides know which parts to expect and when, so a receive is
+// posted for each and bytes go straight to their destination. Each group has its own links, so no group waits for
+// another's parts. *Pairs* carry send and receive: the words of one ordered pair of ranks (layout.h). Each end has its
+// own copy, and the transport keeps the copies in step, so the code above is the same as for shared memory. Only the
+// ring is missing: the bytes of granted messages go from the sender's memory into the receiver's.
 //
-// A transport belongs to one generation and one rank. Everything it is told to keep must live until it is destroyed.
+// A transport belongs to one generation and one rank. Everything passed to it by reference must outlive it.
 #pragma once
 
 #include <atomic>
@@ -24,7 +23,7 @@
 
 namespace keepstep::comm {
 
-// Which part of which operation of which group. Two ranks name the same part alike; none is used twice.
+// Which part of which operation of which group. Two ranks use the same key for the same part; no key is used twice.
 struct PartKey {
   uint64_t context = 0;    // of the group
   uint64_t operation = 0;  // its number in the group
@@ -32,15 +31,15 @@ struct PartKey {
   bool operator==(const PartKey&) const = default;
 };
 
-// A part under way. Owned by the caller; must stay where it is until done or cancelled.
+// A part under way. Owned by the caller; must not move until done or cancelled.
 struct PartRequest {
   Rank peer = 0;
   PartKey key;
   bool done = false;
-  uint64_t bytes = 0;  // once done: how many came, or went
-  // The transport's own:
+  uint64_t bytes = 0;  // once done: how many were received or sent
+  // Used by the transport only:
   uint64_t left = 0;    // bytes yet to move
-  uint64_t placed = 0;  // bytes of the frames that have come or are coming, over all streams
+  uint64_t placed = 0;  // bytes of the frames that have arrived or are arriving, over all streams
   bool begun = false;   // `bytes` is known
 };
 
@@ -48,26 +47,27 @@ enum class Waited : uint8_t {
   kDone,
   kInterrupted,
   kTimedOut,
-  kLost,     // the link to the peer broke, and no interruption came in time; see why_lost()
-  kGivenUp,  // a member ended the group, see given_up()
+  kLost,     // the link to the peer broke, and no interruption arrived in time; see why_lost()
+  kGivenUp,  // a member ended the group; see given_up()
 };
 
-// The parts of one group, between this rank and members on other nodes. By one thread at a time. Its links end with it.
+// The parts of one group, between this rank and members on other nodes. One thread at a time. Its links end with it.
 class Parts {
  public:
   virtual ~Parts() = default;
 
-  // Begins to send; the bytes must stay as they are until the part is done, that is: nobody will read them here again.
+  // Starts to send. The bytes must stay unchanged until the part is done, which means that they are no longer read
+  // here.
   virtual void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) = 0;
-  // Begins to receive at most buffer.size() bytes. A longer message breaks the link. Parts from one peer must be posted
+  // Starts to receive at most buffer.size() bytes. A longer message breaks the link. Parts from one peer must be posted
   // in the order in which that peer sends them.
   virtual void receive(PartRequest& request, Rank from, const PartKey& key, std::span<std::byte> buffer) = 0;
-  // Makes progress on all parts until this one is done, or until there is another answer. `given_up`: not zero once a
-  // rank of this node ended the group.
+  // Makes progress on all parts until this one is done or there is another result. `given_up`: non-zero once a rank of
+  // this node ended the group.
   virtual Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) = 0;
-  // After anything but kDone: forgets all parts; their memory is not touched again.
+  // To be called after any result but kDone: drops all parts; their memory is not touched again.
   virtual void cancel() = 0;
-  // Tells those that this rank is linked to that it ended the group: their waits answer kGivenUp.
+  // Tells the ranks that this rank is linked to that it ended the group: their waits return kGivenUp.
   virtual void give_up(GivenUp who) = 0;
   virtual GivenUp given_up() const = 0;
   virtual std::string why_lost(Rank peer) const = 0;
@@ -77,47 +77,49 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Once, before anything else. `interrupted` is looked at after `interruption` rang; `messages` is rung when the words
-  // of a pair changed, or all of a message moved. `moved` grows whenever bytes came or went (progress.h).
+  // Call once, before anything else. `interrupted` is checked after `interruption` rang; `messages` is rung when the
+  // words of a pair changed or a message was moved completely. `moved` grows whenever bytes are received or sent
+  // (progress.h).
   virtual void start(const std::atomic<uint32_t>& interrupted, Bell& interruption, Bell& messages,
                      std::atomic<uint64_t>& moved) = 0;
 
-  // The parts of the group that all members know as `context`; one at a time of each. Any thread. Must end before this.
+  // The parts of the group that all members know as `context`; only one Parts per group at a time. Any thread. Destroy
+  // it before the transport.
   virtual std::unique_ptr<Parts> open_parts(uint64_t context) = 0;
 
-  // ---- pairs; by the thread that makes progress on messages ----
-  // Granted messages of one direction, in the order of their grants at both ends.
+  // ---- pairs; for the thread that makes progress on messages ----
+  // Granted messages in one direction, in the order of their grants at both ends.
   class Bytes {
    public:
     virtual ~Bytes() = default;
-    // The next one. At the receiving end before the grant is written. The memory must stay until moved() has passed it
-    // or cancel() returned; a sender's is only read.
+    // Adds the next message; at the receiving end, before the grant is written. The memory must stay valid until
+    // moved() has passed it or cancel() returned; the sender's is only read.
     virtual void add(std::span<std::byte> message) = 0;
-    // Bytes of all those together that are with the system, or came.
+    // How many bytes of all these messages were passed to the system or received.
     virtual uint64_t moved() const = 0;
-    // For good: once it returned, no memory that was added is touched any more.
+    // Permanent: once it has returned, no memory that was added is touched again.
     virtual void cancel() = 0;
   };
   struct Pair {
     PairBlock* words;
-    std::byte* ring;  // in shared memory; and then no `bytes`
+    std::byte* ring;  // in shared memory; then `bytes` is null
     size_t ring_bytes;
     Bytes* bytes = nullptr;
-    // Why the link broke, once words->given_up_by says that it did, and not before.
+    // Why the link broke; valid only once words->given_up_by says that it did.
     const std::string* why_lost = nullptr;
   };
-  // This end of the ordered pair from -> to, one of which is this rank.
+  // This end of the ordered pair from -> to; one of them is this rank.
   virtual Pair pair(Rank from, Rank to) = 0;
-  // This rank changed words of a pair with `peer`. Any thread.
+  // To be called after this rank changed words of a pair with `peer`. Any thread.
   virtual void changed(Rank peer) = 0;
 
-  // What was refused and what was moved, for metrics and tests. Any thread.
+  // What was refused and moved, for metrics and tests. Any thread.
   struct Counters {
-    uint64_t accepted = 0;          // connections that proved to belong here
+    uint64_t accepted = 0;          // connections that proved that they belong here
     uint64_t wrong_key = 0;         // closed because ...
-    uint64_t other_generation = 0;  // ... of another term or generation
-    uint64_t unknown_rank = 0;      // ... of an unknown rank or stream, or one that was there, or protected otherwise
-    uint64_t malformed = 0;         // ... it sent what no peer sends, or too much of it
+    uint64_t other_generation = 0;  // ... it is of another term or generation
+    uint64_t unknown_rank = 0;      // ... the rank or stream is unknown or already connected, or the protection differs
+    uint64_t malformed = 0;         // ... it sent invalid data, or too much
     uint64_t too_slow = 0;          // ... it did not introduce itself in time, or too many were waiting
     uint64_t bytes_sent = 0;        // payload of parts
     uint64_t bytes_received = 0;

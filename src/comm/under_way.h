@@ -1,6 +1,6 @@
-// Says in CollectiveWords (progress.h) which collectives this rank is in: one of each group at most.
+// Records in CollectiveWords (progress.h) which collectives this rank is in: at most one per group.
 //
-// Where there are several, the words name their members together, and the world if one of them is the world's: a rank
+// If there are several, the words name the union of their members, and the world if one of them is the world's: a rank
 // is missing if any of them waits for it. Any thread may call anything.
 #pragma once
 

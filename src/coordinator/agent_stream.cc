@@ -139,7 +139,7 @@ void AgentStream::received(std::string bytes) {
   }
 }
 
-// It says whom it means; a relay may have brought it to us instead.
+// The greeting names its addressee: a relay may have brought it here by mistake.
 void AgentStream::on_greeting(const std::string& bytes) {
   const StatusOr<net::Greeting> greeting = net::Greeting::decode(bytes);
   if (!greeting.ok()) {
@@ -187,7 +187,7 @@ void AgentStream::on_hello(const control::FromAgent& message) {
   }
 }
 
-// Admission and welcome are one act, as in the next two: nothing may overtake the welcome.
+// Admission and welcome are atomic, also in the next two functions: no message may overtake the welcome.
 void AgentStream::admit() {
   std::string taken;
   {
@@ -209,7 +209,7 @@ void AgentStream::admit() {
   }
 }
 
-// The number comes with the welcome. The stream stays, so that the number is free again if its peer is gone.
+// The number is sent with the welcome. The stream stays open, so that the number becomes free if the peer is gone.
 void AgentStream::take_seat() {
   StatusOr<brain::NodeId> seat = absl::CancelledError("");
   {
@@ -324,7 +324,7 @@ void AgentStream::refuse(absl::StatusCode code, const std::string& why) {
   if (admitted) {
     owner_->left(this, why);
   }
-  send_last_word(code, why);  // whoever hears it finds it in the journal
+  send_last_word(code, why);  // sent last: a peer that receives it finds it in the journal
 }
 
 void AgentStream::closed(const Status& why) {

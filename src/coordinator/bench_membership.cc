@@ -1,13 +1,13 @@
-// keepstep_membership_bench: what the membership brain costs at a size of the world. `keepstep bench membership` starts
-// it.
+// keepstep_membership_bench: the cost of the membership brain at a given world size. Started by
+// `keepstep bench membership`.
 //
 //   keepstep_membership_bench RANKS RANKS_PER_NODE ROUNDS
 //
-// The brain that ships, in a job that this program plays: all nodes join, all workers park and answer, and the job
-// runs. A tick is then what the brain does ten times a second. A fault is a rank that dies with a spare beside it: all
-// that the brain does from the news of the death until the next generation has formed, with the answers of all nodes
-// and ranks. Bytes are those of all messages that one node is sent for it, as the coordinator encodes them; those of
-// the node that lost the rank.
+// It runs the production brain in a job simulated by this program: all nodes join, all workers park and answer, and the
+// job runs. A tick is what the brain then does ten times a second. A fault is the death of a rank when a spare exists:
+// everything the brain does from that news until the next generation has formed, with the answers of all nodes and
+// ranks. Bytes are those of all messages that one node receives for the fault, as the coordinator encodes them; the
+// node is the one that lost the rank.
 //
 // Prints one JSON object: for each of ROUNDS the microseconds of a tick and of a fault, and the bytes.
 
@@ -80,7 +80,7 @@ class PlayedJob {
 
   void feed(brain::Event event) { events_.push_back(std::move(event)); }
 
-  // Until nothing is left to answer.
+  // Runs until no event is left.
   void play() {
     while (!events_.empty()) {
       const brain::Event event = std::move(events_.front());
@@ -117,7 +117,7 @@ class PlayedJob {
     }
   }
 
-  // What nodes and workers say to it.
+  // The answers of nodes and workers.
   void answer(const brain::Spawn& spawn) {
     feed(brain::WorkerRecoverable{spawn.worker});
     feed(brain::WorkerParked{spawn.worker, 1});

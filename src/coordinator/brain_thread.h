@@ -1,6 +1,6 @@
-// The one thread that owns the membership brain: takes events from a queue, keeps time, hands out effects.
+// The one thread that owns the membership brain: takes events from a queue, keeps time, and passes on effects.
 //
-// Time is monotonic since the thread was made. Tick comes about every 100 ms, however many events there are.
+// Time is monotonic, since the thread was made. A Tick comes about every 100 ms, however many events there are.
 #pragma once
 
 #include <atomic>
@@ -16,17 +16,17 @@ namespace keepstep::coordinator {
 
 class BrainThread {
  public:
-  // Both are called on the brain's thread: `carry_out` for each effect in order, with the identity after the event
-  // that caused it; `on_tick` with each Tick.
+  // Both are called on the brain's thread: `carry_out` for each effect in order, with the identity after the event that
+  // caused it; `on_tick` with each Tick.
   using CarryOut = std::function<void(const brain::Effect&, brain::Identity)>;
   using OnTick = std::function<void()>;
   BrainThread(const brain::MembershipConfig& config, CarryOut carry_out, OnTick on_tick);
   ~BrainThread();  // stop()
 
   void post(brain::Event event);  // any thread
-  void stop();                    // drops what is queued and joins; idempotent, not from the callbacks
+  void stop();                    // drops queued events and joins; idempotent; not from the callbacks
 
-  brain::Identity identity() const { return identity_.load(); }  // any thread; of the newest generation prepared
+  brain::Identity identity() const { return identity_.load(); }  // any thread; the newest prepared generation's
 
  private:
   void run();

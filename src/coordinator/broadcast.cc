@@ -42,7 +42,7 @@ Broadcast::Broadcast(const brain::Effect& effect, brain::Identity newest, TableH
   }
 }
 
-// Envelope and payload set different fields of one message: their bytes, one after the other, are that message's.
+// Envelope and payload set different fields of one message, so their concatenated bytes are that message.
 std::string Broadcast::envelope_for(brain::NodeId node) const {
   const auto members = members_.find(node);
   return proto::envelope(effect_, node, newest_,

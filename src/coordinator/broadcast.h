@@ -1,6 +1,6 @@
-// One effect for many nodes: what is the same for all is made into bytes once, and every stream sends those very bytes.
+// One effect for many nodes: the part that is the same for all is encoded once, and every stream sends those bytes.
 //
-// For a Prepare this is where the rank table goes out: to each node whole, or as the difference to what it holds
+// A Prepare sends out the rank table here: to each node either whole, or as the difference from the table it holds
 // (brain/table/rank_table_ledger.h), encoded once for all nodes that need the same.
 #pragma once
 
@@ -17,13 +17,13 @@
 
 namespace keepstep::coordinator {
 
-// Says which table each node holds. Thread-safe.
+// Records which table each node holds. Thread-safe.
 class TableHoldings {
  public:
   void held(brain::NodeId node, uint32_t generation);  // 0: none
   void prepared(uint32_t generation, const brain::RankTable& table);
   uint32_t base_for(brain::NodeId node) const;
-  // Of one that is kept (asserted): what base_for() gave, as long as nothing else was prepared.
+  // A table that is kept (asserted): that of base_for(), as long as no other was prepared since.
   brain::RankTable table(uint32_t generation) const;
 
  private:
@@ -31,14 +31,14 @@ class TableHoldings {
   brain::RankTableLedger ledger_;
 };
 
-// For one effect, which must outlive it; the brain's thread.
+// For one effect, which must outlive it; used by the brain's thread.
 class Broadcast {
  public:
-  // Takes note of the table of a Prepare in `holdings`.
+  // Records the table of a Prepare in `holdings`.
   Broadcast(const brain::Effect& effect, brain::Identity newest, TableHoldings& holdings);
 
-  // The message for one node is the envelope, made for it alone, and then the payload, shared by all that need the
-  // same.
+  // The message for one node is the envelope, made for it alone, followed by the payload, which all nodes that need the
+  // same share.
   std::string envelope_for(brain::NodeId node) const;
   net::SharedBytes payload_for(brain::NodeId node);
 
@@ -50,7 +50,7 @@ class Broadcast {
   const brain::Identity newest_;
   TableHoldings& holdings_;
   std::map<brain::NodeId, std::vector<const brain::Member*>> members_;
-  std::map<uint32_t, net::SharedBytes> payloads_;  // by the generation whose table they start from; 0: from none
+  std::map<uint32_t, net::SharedBytes> payloads_;  // by the generation of the base table; 0: no base
 };
 
 }  // namespace keepstep::coordinator

@@ -21,11 +21,11 @@
 namespace keepstep::coordinator {
 namespace {
 
-constexpr std::chrono::seconds kGoodbye{1};  // for agents to read what was queued before stop()
+constexpr std::chrono::seconds kGoodbye{1};  // for agents to read queued messages before stop() returns
 constexpr char kStops[] = "the coordinator stops";
 constexpr size_t kMaxCommands = 16;  // at once
 
-// The first hundred, then ever more rarely: a stranger must not be able to fill the disk.
+// The first hundred, then less and less often: a stranger must not be able to fill the disk.
 bool worth_a_line(uint64_t count) { return count <= 100 || std::has_single_bit(count); }
 
 control::Welcome welcome_of(const CoordinatorConfig& config) {
@@ -40,7 +40,7 @@ void send_effect(AgentStream& stream, Broadcast& broadcast) {
 }
 void send_effect(AgentStream& stream, Broadcast&& broadcast) { send_effect(stream, broadcast); }
 
-// Lines of the journal with which an elastic job says why it has the size it has.
+// Journal lines that explain the size of an elastic job.
 bool about_size(const std::string& event) {
   return event == "elastic_start" || event == "size_kept" || event.starts_with("resize");
 }
@@ -53,7 +53,7 @@ class Coordinator::Impl final : public AgentStream::Owner {
       : config_(std::move(config)),
         journal_(journal),
         welcome_(welcome_of(config_)),
-        seats_((config_.membership.elastic ? config_.membership.most_nodes : config_.membership.nodes) +
+        seats_((config_.membership.elastic ? config_.membership.max_nodes : config_.membership.nodes) +
                config_.membership.spare_nodes),
         brain_(
             config_.membership, [this](const brain::Effect& e, brain::Identity newest) { carry_out(e, newest); },
@@ -106,9 +106,9 @@ class Coordinator::Impl final : public AgentStream::Owner {
 
   mutable std::mutex mutex_;  // taken after a stream's own, never before
   std::condition_variable all_ended_;
-  std::map<AgentStream*, StreamPtr> streams_;  // all that the hub still knows
+  std::map<AgentStream*, StreamPtr> streams_;  // all that the hub still has
   std::map<brain::NodeId, StreamPtr> nodes_;   // those that attend
-  Seats seats_;                                // numbers that were given, and whose nodes are about to attend
+  Seats seats_;                                // numbers assigned to nodes that have yet to attend
   std::set<AgentStream*> commands_there_;
   Commands commands_;
   bool stopping_ = false;
@@ -154,7 +154,7 @@ void Coordinator::Impl::stop() {
     std::unique_lock lock(mutex_);
     all_ended_.wait_for(lock, kGoodbye, [this] { return streams_.empty(); });
   }
-  hub_.reset();  // ends what is left
+  hub_.reset();  // ends the remaining streams
 }
 
 void Coordinator::Impl::attend(net::TlsStream connection) {
@@ -236,7 +236,7 @@ void Coordinator::Impl::take_commands(Commands commands) {
   commands_ = std::move(commands);
 }
 
-// Who comes while the job ends is told how it ended, as all others were.
+// An agent that arrives while the job ends is told how it ended, like all others.
 void Coordinator::Impl::attends(AgentStream* stream) {
   std::optional<brain::EndJob> end;
   {
@@ -254,7 +254,7 @@ void Coordinator::Impl::left(AgentStream* stream, const std::string& lost) {
     tables_.held(stream->node(), 0);
     nodes_.erase(it);
     if (!lost.empty() && !stopping_) {
-      brain_.post(brain::NodeLost{stream->node(), lost});  // before anything that a next stream of the node says
+      brain_.post(brain::NodeLost{stream->node(), lost});  // before any event from the node's next stream
     }
   }
 }
@@ -278,7 +278,7 @@ void Coordinator::Impl::routed(const AgentStream& from, const control::Routed& m
     }
   }
   if (to == nullptr) {
-    return;  // it is gone, and with it what the message was about
+    return;  // it is gone, and the subject of the message with it
   }
   control::FromCoordinator onward;
   onward.set_node(message.peer());
@@ -303,7 +303,7 @@ void Coordinator::Impl::refused(const AgentStream& stream, const std::string& wh
                                   stream.peer(), why));
 }
 
-// Who only looked whether somebody listens, as a launcher does that waits for node 0, broke off: that is no refusal.
+// A peer that only probed whether somebody listens, like a launcher waiting for node 0, just breaks off: not a refusal.
 void Coordinator::Impl::refused_stranger(const Status& why) {
   if (!absl::IsUnavailable(why)) {
     journal_refusal(strangers_, "a stranger: " + std::string(why.message()));

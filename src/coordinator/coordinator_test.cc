@@ -1,5 +1,4 @@
-// The coordinator over real connections on the loopback, met by agents, strangers and liars that speak the raw
-// protocol.
+// The coordinator over real connections on loopback, with agents, strangers and liars that use the raw protocol.
 #include "coordinator/coordinator.h"
 
 #include <arpa/inet.h>
@@ -44,7 +43,7 @@ StatusOr<net::TlsStream> connect_to(const std::string& address, const net::Share
   return net::connect_tls(*net::parse_address(address), *net::TlsContext::create(key), soon());
 }
 
-// A member of the job without manners: says exactly what a test tells it to.
+// A member of the job that follows no rules: sends exactly what a test tells it to.
 class Peer {
  public:
   explicit Peer(const std::string& address)
@@ -56,7 +55,7 @@ class Peer {
     return say(proto::to_wire(event, node, {term, 0}));
   }
 
-  // The next message; false: it was the coordinator's last word, or the connection ended.
+  // The next message; false: it was the coordinator's last message, or the connection ended.
   bool hear(control::FromCoordinator* message) {
     const StatusOr<std::string> bytes = connection_.receive(soon());
     if (!bytes.ok()) {
@@ -72,7 +71,7 @@ class Peer {
   }
 
   bool greet(const net::Greeting& greeting) { return say_bytes(*greeting.encode()); }
-  // The coordinator's greeting; nothing: something else came.
+  // The coordinator's greeting; std::nullopt: something else arrived.
   std::optional<net::Greeting> hear_greeting() {
     const StatusOr<std::string> bytes = connection_.receive(soon());
     const StatusOr<net::Greeting> greeting = net::Greeting::decode(bytes.value_or(""));
@@ -84,7 +83,7 @@ class Peer {
     message.mutable_hello()->set_node_name("node-" + std::to_string(node));
     return say(message);
   }
-  // True if the coordinator answers with what an agent wants to read.
+  // True if the coordinator answers with a greeting that an agent accepts.
   bool greet_as(brain::NodeId node) {
     node_ = node;
     if (!greet(proto::greeting_of(node))) {
@@ -104,8 +103,8 @@ class Peer {
     return greet_as(node) && hello(node) && hear(&welcome) && welcome.has_welcome();
   }
 
-  // What the coordinator says until it ends the connection, and its last word; how the connection ended if there is
-  // none.
+  // Reads the coordinator's messages until it ends the connection. Returns its last message, or, if there is none, how
+  // the connection ended.
   Status end() {
     control::FromCoordinator rest;
     while (ended_.ok()) {
@@ -116,7 +115,7 @@ class Peer {
 
   void break_off() { connection_.abort(); }
 
-  // As a user's command: lets itself be let in.
+  // Connects as a user's command.
   bool come_as_command() { return attend(proto::kCommand); }
 
   bool ask(const std::string& request) {
@@ -127,7 +126,7 @@ class Peer {
     return say(question);
   }
 
-  // The whole answer; nothing: the connection ended before.
+  // The whole answer; std::nullopt: the connection ended first.
   std::optional<std::string> answer() {
     std::string text;
     control::FromCoordinator part;
@@ -140,7 +139,7 @@ class Peer {
     return std::nullopt;
   }
 
-  // OUT_OF_RANGE: the coordinator ended its side, too.
+  // OUT_OF_RANGE: the coordinator ended its side too.
   Status leave() {
     control::FromAgent goodbye;
     goodbye.set_node(node_);
@@ -237,7 +236,7 @@ class CoordinatorTest : public testing::Test {
 
 TEST_F(CoordinatorTest, an_agent_that_proves_the_key_is_welcomed_and_gets_orders) { expect_the_job_goes_on(); }
 
-// Of two jobs that share a token file each is a stranger to the other.
+// Two jobs that share a token file are strangers to each other.
 class OtherKeys : public CoordinatorTest, public testing::WithParamInterface<net::SharedKey> {};
 
 TEST_P(OtherKeys, are_refused_and_the_job_goes_on) {
@@ -333,7 +332,7 @@ TEST_F(CoordinatorTest, an_oversized_hello_is_refused) {
   EXPECT_FALSE(verbose.end().ok());
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (coordinator_->refused() == 0 && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::yield();  // the connection ends first; one that ends because of stop() is not counted
+    std::this_thread::yield();  // the connection ends first; stop() ending it would not be counted
   }
   coordinator_->stop();
   expect_one_refusal("announced a message of 5242880 bytes; at most 4194304 are allowed");
@@ -403,7 +402,7 @@ TEST_F(CoordinatorTest, who_does_not_get_to_its_hello_is_let_go) {
   EXPECT_EQ(coordinator_->refused(), 2u);
 }
 
-// One agent with one rank, by the raw protocol: what it says of the table it holds decides what it is sent.
+// One agent with one rank, using the raw protocol: the table that it claims to hold decides what it is sent.
 class RankTableTest : public CoordinatorTest {
  protected:
   void SetUp() override {
@@ -421,7 +420,7 @@ class RankTableTest : public CoordinatorTest {
     message.set_table(table_);
     ASSERT_TRUE(agent_->say(message));
   }
-  // The next order of that kind; others are repetitions, or of no interest here.
+  // The next order of that kind; skips others.
   control::FromCoordinator hear(control::CoordinatorEffect::KindCase kind) {
     control::FromCoordinator order;
     while (agent_->hear(&order) && order.effect().kind_case() != kind) {
@@ -434,7 +433,7 @@ class RankTableTest : public CoordinatorTest {
     say(brain::WorkerRecoverable{worker_});
     say(brain::WorkerParked{worker_, 1000 + int64_t{worker_}});
   }
-  // The worker dies and another takes its place; the Prepare that follows.
+  // The worker dies and another takes its place; returns the Prepare that follows.
   control::FromCoordinator lose_the_rank() {
     say(brain::WorkerDied{worker_, 1, 9, 0, "pidfd", ""});
     say(brain::Sealed{1, {kTerm, hear(control::CoordinatorEffect::kSeal).generation()}, {}});
@@ -454,7 +453,7 @@ TEST_F(RankTableTest, goes_out_whole_until_the_agent_says_that_it_holds_one_and_
   const auto whole = proto::decode_table(first.effect().prepare().table());
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_EQ(whole->identity, (brain::Identity{kTerm, 1}));
-  EXPECT_EQ(whole->table.place(0), (brain::RankTable::Place{1, 0, brain::ipv4(10, 0, 0, 1), 20000}));
+  EXPECT_EQ(whole->table.locate(0), (brain::RankTable::Location{1, 0, brain::ipv4(10, 0, 0, 1), 20000}));
   ASSERT_EQ(first.members_size(), 1);
   EXPECT_EQ(first.members(0).worker(), worker_);
 
@@ -504,7 +503,7 @@ TEST_F(CoordinatorTest, a_message_for_another_agent_is_handed_on_with_its_sender
   control::FromAgent message;
   message.set_node(1);
   message.set_term(kTerm);
-  message.mutable_routed()->set_peer(7);  // nobody: dropped without harm
+  message.mutable_routed()->set_peer(7);  // no such node: dropped without harm
   ASSERT_TRUE(one.say(message));
   message.mutable_routed()->set_peer(2);
   message.mutable_routed()->set_payload("good morning");
@@ -529,7 +528,7 @@ TEST_F(CoordinatorTest, an_agent_whose_connection_breaks_is_a_lost_node_and_one_
     ASSERT_TRUE(agent.say(brain::NodeJoined{1}, 1, kTerm));
     agent.break_off();
   }
-  const auto noticed = wait_for_journal("fault_noticed");
+  const auto noticed = wait_for_journal("fault_detected");
   ASSERT_EQ(noticed.size(), 1u);
   EXPECT_EQ(noticed[0]["lost_node"], 1);
   EXPECT_EQ(noticed[0]["kind"], "node");
@@ -551,7 +550,7 @@ TEST_F(CoordinatorTest, a_stranger_who_speaks_garbage_on_the_port_is_hung_up_on_
   expect_the_job_goes_on();
 }
 
-// Says what it was asked, `times` over.
+// Returns the request, `times` over.
 Coordinator::Commands echo(size_t times = 1) {
   return [times](const std::string& request, const std::function<void(const std::string&)>& answer) {
     std::string text;
@@ -626,7 +625,7 @@ TEST_F(CoordinatorTest, a_command_is_told_when_nobody_answers_when_too_many_wait
   Peer late(coordinator_->address());
   EXPECT_FALSE(late.come_as_command());
   EXPECT_EQ(late.end().code(), StatusCode::kResourceExhausted);
-  waiting.front()->break_off();  // makes room, once the coordinator has seen it
+  waiting.front()->break_off();  // makes room, once the coordinator has noticed
   bool let_in = false;
   for (int i = 0; i < 1000 && !let_in; ++i) {
     let_in = Peer(coordinator_->address()).come_as_command();

@@ -1,7 +1,7 @@
-// The numbers of nodes that were started without --node-rank: given in the order in which they come.
+// Numbers for nodes that were started without --node-rank, assigned in order of arrival.
 //
-// A number is taken by its holder's key until that is freed, or by a node that attends. Node 0 has the coordinator, so
-// it is never given. Not thread-safe; no I/O.
+// A number is taken while its holder's key has it (until free()), or while a node with it attends. Node 0 has the
+// coordinator, so it is never assigned. Not thread-safe; no I/O.
 #pragma once
 
 #include <map>
@@ -14,14 +14,14 @@ namespace keepstep::coordinator {
 
 class Seats {
  public:
-  // `nodes`: of the job, spare ones among them.
+  // `nodes`: the number of nodes of the job, including spares.
   explicit Seats(uint32_t nodes) : nodes_(nodes) {}
 
-  // The lowest number from 1 that nobody has; `name` is for people. RESOURCE_EXHAUSTED when there is none: who has
-  // them.
+  // Returns the lowest free number from 1 up; `name` is for people. RESOURCE_EXHAUSTED if none is free: the message
+  // names the holders.
   StatusOr<brain::NodeId> take(const void* key, const std::string& name,
                                const std::map<brain::NodeId, std::string>& attending);
-  void free(const void* key);  // of one that has none: nothing
+  void free(const void* key);  // does nothing if `key` holds none
 
  private:
   struct Seat {

@@ -1,5 +1,5 @@
-// What the agents of a job's nodes tell each other, through the coordinator, which does not read it. A message that is
-// longer than the coordinator hands on goes in parts (agent/workers/message_parts.h). What each is for:
+// Messages between the agents of a job's nodes, through the coordinator, which does not read them. A message longer
+// than the coordinator's limit is split into parts (agent/workers/message_parts.h). The purpose of each:
 // docs/design/several_nodes.md#messages-between-agents.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace keepstep::messages {
 
 // ---- joining --------------------------------------------------------------------------------------------------------
 
-// How far a node's wall clock is off node 0's.
+// The offset of a node's wall clock from node 0's.
 struct ClockReport {
   static constexpr std::string_view kName = "clock_report";
   int64_t offset_ns = 0;
@@ -27,7 +27,7 @@ struct ClockReport {
   KEEPSTEP_FIELDS(offset_ns, round_trip_ns)
 };
 
-// What a node was started with, to node 0; said again every second until it is answered.
+// What a node was started with, for node 0; sent every second until it is answered.
 struct Facts {
   static constexpr std::string_view kName = "facts";
   std::string name;  // of the host
@@ -46,14 +46,14 @@ struct DoesNotFit {
   KEEPSTEP_FIELDS(because)
 };
 
-// As workers attach with it: of a node's first worker, to node 0.
+// The fingerprint in a worker's Attach: that of a node's first worker, for node 0.
 struct Fingerprint {
   static constexpr std::string_view kName = "fingerprint";
   Texts fingerprint;
   KEEPSTEP_FIELDS(fingerprint)
 };
 
-// What time is it? And node 0's answer.
+// Asks node 0 for its time; and node 0's answer.
 struct ClockQuestion {
   static constexpr std::string_view kName = "clock_question";
   uint64_t number = 0;
@@ -68,26 +68,26 @@ struct ClockAnswer {
 
 // ---- while it runs --------------------------------------------------------------------------------------------------
 
-// The job has to stop soon: a notice came to the node that says so.
+// The job has to stop soon: the sending node got a notice.
 struct NoticeCame {
   static constexpr std::string_view kName = "notice_came";
   std::string because;
   KEEPSTEP_FIELDS(because)
 };
 
-// How long a node of an elastic job has that is told to leave; from node 0.
+// How long a node of an elastic job has once it is told to leave; from node 0.
 struct Grace {
   static constexpr std::string_view kName = "grace";
   brain::Time grace{};
   KEEPSTEP_FIELDS(grace)
 };
 
-// The programs of --no-python attach; from node 0, once it knows.
+// The programs of --no-python attach; sent by node 0 once it knows.
 struct ProgramsAttach {
   static constexpr std::string_view kName = "programs_attach";
 };
 
-// Ranks that wait for other nodes, to the agents there (docs/design/hangs.md).
+// Ranks that wait for other nodes; sent to the agents there (docs/design/hangs.md).
 struct WaitingRanks {
   static constexpr std::string_view kName = "waiting_ranks";
   brain::Identity identity;
@@ -95,7 +95,7 @@ struct WaitingRanks {
   KEEPSTEP_FIELDS(identity, ranks)
 };
 
-// How long ranks computed in the last steps, to node 0 (docs/design/stragglers.md).
+// How long ranks computed in recent steps, for node 0 (docs/design/stragglers.md).
 struct Paces {
   static constexpr std::string_view kName = "paces";
   brain::Identity identity;
@@ -103,7 +103,7 @@ struct Paces {
   KEEPSTEP_FIELDS(identity, ranks)
 };
 
-// What an agent holds in its memory, as the control door is asked (docs/design/control_door.md); node 0 asks.
+// Node 0 asks what an agent holds in memory, with a question in the control door's form (docs/design/control_door.md).
 struct MemoryQuestion {
   static constexpr std::string_view kName = "memory_question";
   uint64_t id = 0;
@@ -117,9 +117,9 @@ struct MemoryAnswer {
   KEEPSTEP_FIELDS(id, answer)
 };
 
-// What the processes that write checkpoints tell each other (agent/workers/drain_process.h), unread.
-struct DrainNews {
-  static constexpr std::string_view kName = "drain_news";
+// Messages between the background writers (agent/workers/background_writer.h), which agents do not read.
+struct WriterNews {
+  static constexpr std::string_view kName = "writer_news";
   std::string text;
   KEEPSTEP_FIELDS(text)
 };
@@ -145,7 +145,7 @@ struct KeyAnswer {
   uint64_t round = 0;
   KEEPSTEP_FIELDS(worker, id, ok, value, round)
 };
-// Questions of a worker that is gone.
+// A worker is gone: drop its questions.
 struct ForgetQuestions {
   static constexpr std::string_view kName = "forget_questions";
   uint32_t worker = 0;
@@ -153,11 +153,11 @@ struct ForgetQuestions {
 };
 using StoreMessage = std::variant<KeyQuestion, KeyAnswer, ForgetQuestions>;
 
-// ---- who says what to whom ------------------------------------------------------------------------------------------
+// ---- who sends what to whom -----------------------------------------------------------------------------------------
 
-// To node 0's agent, which speaks for the job; by it; and by any to any.
+// To node 0's agent, which acts for the job; from it; and from any agent to any other.
 using ToFirst = std::variant<Facts, Fingerprint, ClockQuestion, ClockReport, Paces, MemoryAnswer>;
 using ByFirst = std::variant<Fits, DoesNotFit, ClockAnswer, Grace, ProgramsAttach, MemoryQuestion>;
-using ByAny = std::variant<NoticeCame, WaitingRanks, DrainNews, KeyQuestion, KeyAnswer, ForgetQuestions>;
+using ByAny = std::variant<NoticeCame, WaitingRanks, WriterNews, KeyQuestion, KeyAnswer, ForgetQuestions>;
 
 }  // namespace keepstep::messages

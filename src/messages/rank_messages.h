@@ -1,8 +1,8 @@
-// What a rank and the agent of its node tell each other, each in an Envelope (envelope.h). When each is said, and what
+// Messages between a rank and the agent of its node, each in an Envelope (envelope.h). When each is sent, and what
 // follows: docs/formats/wire_worker.md.
 //
-// Descriptors that go with a message are said beside it. Times are nanoseconds of CLOCK_MONOTONIC, or seconds where the
-// name says so.
+// Descriptors sent with a message are named in its comment. Times are nanoseconds of CLOCK_MONOTONIC, or seconds where
+// the name says so.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ namespace keepstep::messages {
 
 // A fault to carry out (docs/reference/inject.md), parsed and checked by the agent.
 struct Fault {
-  std::string key;   // tells the faults of a job apart
+  std::string key;   // distinguishes the faults of a job
   std::string text;  // as given
   std::string kind;
   std::string phase;
   std::string what;       // flip: "gradient" or "parameter"; oom: "error" or "kill"
   bool on_spare = false;  // only in a worker that started as a spare
-  bool late = false;      // came while the job ran: a step that is past means the next one
+  bool late = false;      // added while the job runs: if its step has passed, the next one is used
   std::optional<uint32_t> rank;
   std::optional<uint64_t> step;
   std::optional<double> probability;
@@ -44,10 +44,10 @@ struct Fault {
                   ms, mib)
 };
 
-// A value of the Store: in the message, or in memory whose descriptor goes with it (store_value.h).
+// A value of the Store: in the message, or in memory whose descriptor is sent with it (store_value.h).
 struct StoreValue {
   Bytes here;
-  uint64_t beside = 0;  // bytes in that memory; 0: `here` is the value
+  uint64_t beside = 0;  // number of bytes in that memory; 0: `here` is the value
   KEEPSTEP_FIELDS(here, beside)
 };
 
@@ -65,7 +65,7 @@ struct TableEntry {
 struct Rehearsed {
   bool done = false;
   double seconds = 0;
-  std::string because;  // it was not done
+  std::string because;  // why it was not done
   KEEPSTEP_FIELDS(done, seconds, because)
 };
 
@@ -74,26 +74,26 @@ struct Rehearsed {
 // The first message.
 struct Attach {
   static constexpr std::string_view kName = "attach";
-  Texts fingerprint;  // what decides about bits, by name: the same on all workers
+  Texts fingerprint;  // what determines results to the bit, by name: the same on all workers
   KEEPSTEP_FIELDS(fingerprint)
 };
 
-// It waits for a rank.
+// The worker waits for a rank.
 struct Parked {
   static constexpr std::string_view kName = "parked";
   std::optional<Rehearsed> rehearsed;
-  uint32_t functions = 0;  // recoverable functions that are over for it
+  uint32_t functions = 0;  // recoverable functions that have ended for it
   KEEPSTEP_FIELDS(rehearsed, functions)
 };
 
-// It entered a recoverable function.
+// The worker entered a recoverable function.
 struct Recoverable {
   static constexpr std::string_view kName = "recoverable";
-  double timeout_s = 0;  // within which it leaves a generation that was interrupted; 0: none
+  double timeout_s = 0;  // time to leave an interrupted generation; 0: no limit
   KEEPSTEP_FIELDS(timeout_s)
 };
 
-// What the script imported beyond the zygote.
+// Modules that the script imported in addition to the zygote's.
 struct Preload {
   static constexpr std::string_view kName = "preload";
   std::vector<std::string> modules;
@@ -101,38 +101,38 @@ struct Preload {
   KEEPSTEP_FIELDS(modules, path)
 };
 
-// It left the generation before. Answers Prepare.
+// The worker left the previous generation. Answers Prepare.
 struct Ready {
   static constexpr std::string_view kName = "ready";
   brain::StateKind state = brain::StateKind::kEmpty;
   brain::Version version = 0;
-  bool sharded = false;  // no other rank holds what this one does
+  bool sharded = false;  // no other rank holds this one's state
   KEEPSTEP_FIELDS(state, version, sharded)
 };
 
 struct Hydrated {
   static constexpr std::string_view kName = "hydrated";
   int64_t bytes = 0;
-  int64_t skipped = 0;   // bytes that it had already
-  int64_t repeated = 0;  // chunks that came damaged
+  int64_t skipped = 0;   // bytes that it already had
+  int64_t repeated = 0;  // chunks that arrived damaged
   double seconds = 0;
   std::vector<int64_t> sources;     // ranks
   std::vector<int64_t> bytes_from;  // by source
   KEEPSTEP_FIELDS(bytes, skipped, repeated, seconds, sources, bytes_from)
 };
 
-// All members are clean; said by the last one.
+// All members are clean; sent by the last one.
 struct Formed {
   static constexpr std::string_view kName = "formed";
 };
 
-// The agent reads its log (rank/link/log_ring.h) before it looks at any message: one that says no more than that.
+// Makes the agent read this worker's log (rank/link/log_ring.h), which it does before it handles any message.
 struct Collect {
   static constexpr std::string_view kName = "collect";
 };
 
-// It committed a step with all others, and waits at its end. Or, from a plain script: it heard that the world changes,
-// and is about to exit with 0.
+// The worker committed a step with all others, and waits at its end. Or, from a plain script: it was told that the
+// world changes, and is about to exit with 0.
 struct Paused {
   static constexpr std::string_view kName = "paused";
 };
@@ -143,17 +143,17 @@ struct Faulted {
   brain::Step step = 0;  // 0: before the first
   std::string what;      // one line
   std::string traceback;
-  bool fatal = false;         // no retry can mend it
-  bool link = false;          // the connection to another node broke, and `what` names both ends
-  bool digests = false;       // all voted, but for different things
-  bool after_commit = false;  // what raised followed the commit of `step`
+  bool fatal = false;         // no retry can help
+  bool link = false;          // the connection to another node broke; `what` names both ends
+  bool digests = false;       // all ranks voted, but for different things
+  bool after_commit = false;  // the exception followed the commit of `step`
   KEEPSTEP_FIELDS(step, what, traceback, fatal, link, digests, after_commit)
 };
 
 // The training function returned.
 struct Finished {
   static constexpr std::string_view kName = "finished";
-  bool notice = false;  // it left its loop because of a notice
+  bool notice = false;  // because of a notice
   KEEPSTEP_FIELDS(notice)
 };
 
@@ -164,12 +164,12 @@ struct Crashed {
   KEEPSTEP_FIELDS(traceback)
 };
 
-// This injected fault is carried out now.
+// The worker is about to carry out this injected fault.
 struct Injected {
   static constexpr std::string_view kName = "injected";
   std::string key;
-  std::string detail;  // what of it chance decided
-  bool last = true;    // it will not come again
+  std::string detail;  // what was chosen at random
+  bool last = true;    // the fault does not recur
   int64_t ns = 0;
   KEEPSTEP_FIELDS(key, detail, last, ns)
 };
@@ -186,22 +186,22 @@ struct StoreQuestion {
 // A line for the journal.
 struct Note {
   static constexpr std::string_view kName = "note";
-  std::string event;  // one of those that the agent knows
+  std::string event;  // one that the agent knows
   brain::Step step = 0;
   std::string because;
-  std::string where;  // of a save: its place
+  std::string where;  // for a save: its destination
   KEEPSTEP_FIELDS(event, step, because, where)
 };
 
-// The job's batches feed no more ranks than this; rank 0's, when a loop begins.
+// The job's batches feed no more ranks than this; sent by rank 0 when a loop begins.
 struct Useful {
   static constexpr std::string_view kName = "useful";
   uint32_t ranks = 0;
-  std::vector<uint32_t> sizes;  // where micro-batches must be shared evenly: only so many
+  std::vector<uint32_t> sizes;  // if micro-batches must be shared evenly: the only possible world sizes
   KEEPSTEP_FIELDS(ranks, sizes)
 };
 
-// Its health check failed before it had a rank; it is about to exit.
+// The worker's health check failed before it had a rank; it is about to exit.
 struct Unfit {
   static constexpr std::string_view kName = "unfit";
   std::string check;
@@ -211,45 +211,45 @@ struct Unfit {
   KEEPSTEP_FIELDS(check, measured, limit, counts)
 };
 
-// Memory for copies of a rank's shard, or for a block of parity: that which holds `version`, or, without one, of this
-// size, made if there is none.
+// Asks for memory for copies of a rank's shard, or for a parity block: the memory that holds `version`, or, without a
+// version, memory of this size, made if it does not exist.
 struct VaultQuestion {
   static constexpr std::string_view kName = "vault_question";
   uint64_t id = 0;
-  uint32_t sharding = 0;  // the division of the state, by its number
+  uint32_t sharding = 0;  // number of the sharding
   brain::Rank rank = 0;
-  std::optional<brain::ParityBlock> block;  // in place of `rank`
+  std::optional<brain::ParityBlock> block;  // instead of `rank`
   std::optional<brain::Version> version;
   uint64_t data_bytes = 0;
   uint64_t text_room = 0;  // bytes
   KEEPSTEP_FIELDS(id, sharding, rank, block, version, data_bytes, text_room)
 };
 
-// Any process can load this version, also of another start of the job; rank 0's.
+// Any process can load this version, even in another start of the job; sent by rank 0.
 struct Saved {
   static constexpr std::string_view kName = "saved";
   brain::Version version = 0;
-  uint32_t generation = 0;  // in which it was; 0: another start of the job
+  uint32_t generation = 0;  // generation in which it was saved; 0: another start of the job
   std::string where;
   double seconds = 0;
-  int64_t left_out = 0;                 // saves before it that failed
-  std::vector<int64_t> left_out_steps;  // the last of them
+  int64_t left_out = 0;                 // number of failed saves before it
+  std::vector<int64_t> left_out_steps;  // the most recent ones
   KEEPSTEP_FIELDS(version, generation, where, seconds, left_out, left_out_steps)
 };
 
-// A step was done in this division of the state; copies of those before may go.
+// A step was committed in this sharding; copies of earlier shardings may be freed.
 struct Settled {
   static constexpr std::string_view kName = "settled";
   uint32_t sharding = 0;
   KEEPSTEP_FIELDS(sharding)
 };
 
-// With the memory in which this rank keeps capsules of others (rank/shards/kept_capsules.h).
+// Sent with the memory in which this rank keeps other ranks' capsules (rank/shards/kept_capsules.h).
 struct Kept {
   static constexpr std::string_view kName = "kept";
 };
 
-// Of ranks that somebody else started, to the service of their node (docs/design/node_service.md).
+// Messages of ranks that keepstep did not start, to the service of their node (docs/design/node_service.md).
 struct Join {
   static constexpr std::string_view kName = "join";
   std::string key;  // of the communicator
@@ -257,7 +257,7 @@ struct Join {
   uint32_t world = 0;
   KEEPSTEP_FIELDS(key, rank, world)
 };
-struct Leave {  // it needs its communicator no more
+struct Leave {  // it no longer needs its communicator
   static constexpr std::string_view kName = "leave";
 };
 struct Abort {  // ends the communicator for all its ranks
@@ -277,62 +277,62 @@ using ToService = std::variant<Attach, Join, Leave, Abort, StoreQuestion>;
 struct Welcome {
   static constexpr std::string_view kName = "welcome";
   bool spare = false;
-  uint32_t functions = 0;  // recoverable functions that are over in this job: it passes over them
+  uint32_t functions = 0;  // recoverable functions that have ended in this job: the worker skips them
   uint64_t seed = 0;
-  bool check_all = false;     // digests of all steps of a rank that joins
+  bool check_all = false;     // --check: check all steps for changes outside the commit, not only the first
   std::string digests;        // "auto", "on" or "off"
   uint64_t digest_every = 0;  // steps; 0: never
   uint32_t world = 0;
   bool several_nodes = false;
   bool elastic = false;
   bool health_check = false;
-  bool learn = false;                       // Preload is wanted when it parks
-  bool term_is_notice = false;              // SIGTERM from outside is for the agent
-  std::string rings;                        // path of the socket for rings of batches; empty: there is none
-  std::string drain;                        // the same of the process that writes checkpoints
-  std::vector<std::string> rank_variables;  // names of environment variables that follow from a rank
-  std::vector<Fault> inject;                // that may still come
+  bool learn = false;                       // the agent wants a Preload when the worker parks
+  bool term_is_notice = false;              // SIGTERM from outside is meant for the agent
+  std::string rings;                        // path of the socket for rings of batches; empty: none
+  std::string background_writer;            // the same for the background writer
+  std::vector<std::string> rank_variables;  // names of environment variables that depend on the rank
+  std::vector<Fault> inject;                // faults that may still come
   comm::CommConfig comm;
   KEEPSTEP_FIELDS(spare, functions, seed, check_all, digests, digest_every, world, several_nodes, elastic, health_check,
-                  learn, term_is_notice, rings, drain, rank_variables, inject, comm)
+                  learn, term_is_notice, rings, background_writer, rank_variables, inject, comm)
 };
 
-// A rank in a new generation, that of the envelope. With the generation's page, the memory of each of `workers` and,
-// where there are several nodes, this rank's listening socket.
+// A rank in the envelope's generation, which is new. Sent with the generation's page, the memory of each of `workers`
+// and, with several nodes, this rank's listening socket.
 struct Prepare {
   static constexpr std::string_view kName = "prepare";
   brain::Rank rank = 0;
   brain::Version version = 0;
   std::vector<uint32_t> workers;   // of this node's members, by rank
-  std::vector<brain::Rank> ranks;  // theirs
+  std::vector<brain::Rank> ranks;  // of those workers
   std::vector<TableEntry> table;   // of all ranks, in their order; empty: all are on this node
-  bool newcomer = false;           // was not in the generation before
-  bool resized = false;            // the world is not that of the generation that formed last
+  bool newcomer = false;           // was not in the previous generation
+  bool resized = false;            // the world size differs from that of the generation that formed last
   std::string entry;               // why the loop is entered: "start", "recovery", "replacement", "resize" or "joined"
   std::string because;
-  uint32_t sharding = 0;  // the division of sharded state, by its number
-  brain::Sharding from;   // that in which `version` is kept
+  uint32_t sharding = 0;  // number of the sharding
+  brain::Sharding from;   // the one in which `version` is kept
   Texts environment;
-  std::string data_key;     // of the connections to other nodes, hexadecimal; empty: there are none
+  std::string data_key;     // for the connections to other nodes, hexadecimal; empty: none
   bool plain_data = false;  // they protect frames by MACs, not by TLS
   KEEPSTEP_FIELDS(rank, version, workers, ranks, table, newcomer, resized, entry, because, sharding, from, environment,
                   data_key, plain_data)
 };
 
-// The generation starts: who gives the state of `version` to whom.
+// The generation starts: which ranks give the state of `version`, and which get it.
 struct Activate {
   static constexpr std::string_view kName = "activate";
   brain::Version version = 0;
   std::vector<brain::Rank> sources;
   std::vector<brain::Rank> targets;
-  bool compare = false;                    // targets compare digests first and pull only what differs
-  std::vector<brain::Rank> copies;         // ranks of whose shard a copy at `version` lies on this node
-  std::vector<brain::Rank> copies_from;    // the same of the division in which `version` is kept
-  std::vector<brain::ParityBlock> parity;  // that lie there at `version`
+  bool compare = false;                    // targets compare digests first and pull only the differences
+  std::vector<brain::Rank> copies;         // ranks whose shard has a copy at `version` on this node
+  std::vector<brain::Rank> copies_from;    // the same for the sharding in which `version` is kept
+  std::vector<brain::ParityBlock> parity;  // blocks of `version` on this node
   KEEPSTEP_FIELDS(version, sources, targets, compare, copies, copies_from, parity)
 };
 
-// All finished, and the function may return.
+// All ranks have finished, and the function may return.
 struct Release {
   static constexpr std::string_view kName = "release";
 };
@@ -349,32 +349,32 @@ struct StoreAnswer {
   uint64_t id = 0;
   bool ok = false;
   StoreValue value;
-  std::string error;  // the agent has a value and cannot hand it on
+  std::string error;  // the agent has a value and cannot send it
   KEEPSTEP_FIELDS(id, ok, value, error)
 };
 
-// The words of the envelope's generation are sealed; of a rank that joined: its communicator is interrupted.
+// The words of the envelope's generation are sealed; for a rank that joined, its communicator is interrupted.
 struct Interrupt {
   static constexpr std::string_view kName = "interrupt";
   std::string because;
   KEEPSTEP_FIELDS(because)
 };
 
-// The job has to stop soon: this rank says so with its votes from now on.
+// The job has to stop soon: this rank sets the flag for that in its votes from now on.
 struct Notice {
   static constexpr std::string_view kName = "notice";
   std::string because;
   KEEPSTEP_FIELDS(because)
 };
 
-// The world changes: this rank says with its votes that all pause after their step.
+// The world changes: this rank's votes announce that all ranks pause after their step.
 struct Pause {
   static constexpr std::string_view kName = "pause";
-  std::vector<uint32_t> stay;  // nodes; where state is sharded, who is on another one hands its shard over before
+  std::vector<uint32_t> stay;  // nodes; with sharded state, ranks on other nodes hand over their shards first
   KEEPSTEP_FIELDS(stay)
 };
 
-// With the memory asked for, or why there is none.
+// Sent with the requested memory; or why there is none.
 struct VaultAnswer {
   static constexpr std::string_view kName = "vault_answer";
   uint64_t id = 0;
@@ -382,7 +382,7 @@ struct VaultAnswer {
   KEEPSTEP_FIELDS(id, error)
 };
 
-// With the memory of Kept, of the process that was the rank before; the Prepare for that rank follows.
+// Sent with the memory of Kept that the rank's previous process sent; the Prepare for that rank follows.
 struct Inherit {
   static constexpr std::string_view kName = "inherit";
 };
@@ -393,8 +393,8 @@ struct Inject {
   KEEPSTEP_FIELDS(fault)
 };
 
-// Of a node's service: the answer to Attach, who has not joined yet, that the join was refused, and that all joined,
-// with the page of the group and each rank's arena.
+// From a node's service: the answer to Attach, the ranks that have not joined yet, the refusal of a join, and the news
+// that all joined, with the page of the group and each rank's arena.
 struct Attached {
   static constexpr std::string_view kName = "attached";
 };

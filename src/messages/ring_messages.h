@@ -1,5 +1,5 @@
-// What a process that reads batches, and a loader process, tell the rings of their node's agent
-// (agent/rings/ring_service.h), without an envelope. docs/formats/wire_worker.md#rings.
+// Messages from processes that read batches, and from loader processes, to the rings of their node's agent
+// (agent/rings/ring_service.h), without an envelope: docs/formats/wire_worker.md#rings.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@ inline constexpr size_t kMaxRingMessageBytes = 4096;
 struct OpenRing {
   static constexpr std::string_view kName = "open_ring";
   std::string name;
-  uint32_t round = 0;  // batches, as the two below
+  uint32_t round = 0;  // in batches, like the two below
   uint32_t ahead = 0;
   uint32_t behind = 0;
-  uint64_t limit_bytes = 0;  // 0: none
+  uint64_t limit_bytes = 0;  // 0: no limit
   uint64_t position = 0;
   KEEPSTEP_FIELDS(name, round, ahead, behind, limit_bytes, position)
 };
-// Whether this process is to start the ring's loader process.
+// Asks whether this process should start the ring's loader process.
 struct AskForLoader {
   static constexpr std::string_view kName = "ask_for_loader";
 };
-// It reads no more; the last one of a ring ends it. Not answered.
+// The process reads no more; the last one to leave ends the ring. Not answered.
 struct LeaveRing {
   static constexpr std::string_view kName = "leave_ring";
 };
 using FromReader = std::variant<OpenRing, AskForLoader, LeaveRing>;
 
-// To OpenRing with the control memory and the data memory; to AskForLoader with a socket for that process, if it is to
-// be started.
+// Answers OpenRing, with the control memory and the data memory; or AskForLoader, with a socket for the loader process
+// if this process should start it.
 struct RingAnswer {
   static constexpr std::string_view kName = "ring_answer";
   uint32_t row = 0;
@@ -49,7 +49,7 @@ struct RingRefusal {
 };
 using ToReader = std::variant<RingAnswer, RingRefusal>;
 
-// To a loader process, which said hello: its pidfd with a packet of any bytes.
+// To a loader process that said hello (its pidfd, with a packet of any content).
 struct LoaderRuns {
   static constexpr std::string_view kName = "loader_runs";
 };

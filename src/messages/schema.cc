@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxNameBytes = 40;  // of one that is shown
+constexpr size_t kMaxNameBytes = 40;  // of a name shown in an error
 constexpr int kMaxDepth = 64;         // the library copies values recursively
 
 std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -40,7 +40,7 @@ struct Fields {
   }
 };
 
-// Of values of other modules.
+// For values of other modules.
 template <>
 struct Fields<brain::Identity> {
   static constexpr std::string_view kNames = "term, generation";
@@ -61,7 +61,7 @@ struct Fields<brain::RankPace> {
   static constexpr std::string_view kNames = "rank, computed, quick, step";
   static auto with(auto& self, const auto& visit) { return visit(self.rank, self.computed, self.quick, self.step); }
 };
-// What an agent tells others of a rank that waits: not what it judges by itself (processes, clocks of its machine).
+// What an agent sends to others about a waiting rank; without what only it can judge (processes, its machine's clocks).
 template <>
 struct Fields<brain::RankProgress> {
   static constexpr std::string_view kNames =
@@ -80,7 +80,7 @@ struct Fields<comm::CommConfig> {
   }
 };
 
-// The names of a struct's fields, one after the other.
+// Splits the names of a struct's fields.
 class Names {
  public:
   explicit Names(std::string_view all) : rest_(all) {}
@@ -150,12 +150,12 @@ json json_of(const std::map<std::string, T>& values) {
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-// Takes the fields of one object, each once.
+// Consumes the fields of one object, each once.
 class FieldReader {
  public:
   explicit FieldReader(const json& fields) : fields_(fields) {}
 
-  // All of `to`, and no more.
+  // Reads all fields of `to`, and accepts no others.
   template <typename T>
   bool read_all(T& to) {
     if constexpr (!std::is_empty_v<T>) {
@@ -221,7 +221,7 @@ bool read_value(const json& from, T& to) {
 
 template <std::signed_integral T>
 bool read_value(const json& from, T& to) {
-  // The library keeps what is not negative as unsigned.
+  // The library stores non-negative numbers as unsigned.
   const bool large = from.is_number_unsigned() && from.get<uint64_t>() > uint64_t{INT64_MAX};
   const bool fits = from.is_number_integer() && !large && std::in_range<T>(from.get<int64_t>());
   to = fits ? from.get<T>() : T{};
@@ -247,7 +247,7 @@ bool read_value(const json& from, T& to) {
   if constexpr (std::is_enum_v<T>) {
     std::underlying_type_t<T> number{};
     const bool fits = read_value(from, number);
-    to = static_cast<T>(number);  // whether there is such an enumerator, its reader knows
+    to = static_cast<T>(number);  // the reader of the value checks that such an enumerator exists
     return fits;
   } else {
     return from.is_object() && FieldReader(from).read_all(to);
@@ -355,9 +355,10 @@ bool is_one_of(std::string_view text) {
   return OneOf<Messages>::has(name_of(text));
 }
 
-// ---- for which messages ---------------------------------------------------------------------------------------------
+// ---- instantiations for all messages
+// ----------------------------------------------------------------------------------
 
-// Compiles the templates above for all of `Messages`.
+// Instantiates the templates above for all of `Messages`.
 template <typename Messages>
 struct Compiled;
 template <typename... Message>

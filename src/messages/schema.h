@@ -6,15 +6,15 @@
 //     KEEPSTEP_FIELDS(sharding)
 //   };
 //
-// Both ends are of one version, so a reader takes exactly these fields, each within its type: one that is missing, one
-// too many, a fraction or a negative number for a count is refused. Text of user code may hold any bytes; what is not
-// UTF-8 becomes U+FFFD. Bytes that must arrive as they are: Bytes.
+// Both ends have the same version, so a reader accepts exactly these fields, each within its type. It refuses a missing
+// or an additional field, and a fraction or a negative number for a count. Text from user code may contain any bytes;
+// invalid UTF-8 becomes U+FFFD. Use Bytes for bytes that must arrive unchanged.
 //
 // A field is a number (finite), an enumerator, a bool, a text, Bytes, nanoseconds, another such struct, an optional, a
 // vector or a map by text of these, or Json. A message without fields is an empty struct. Pure.
 //
-// The templates below are compiled in schema.cc alone, for the messages of this folder: whoever includes this header
-// does not pay for the JSON library.
+// The templates below are compiled only in schema.cc, for the messages of this folder, so including this header does
+// not include the JSON library.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@
 
 #include "base/status.h"
 
-// Inside of a struct, its fields by name.
+// Lists the fields of a struct; used inside it.
 #define KEEPSTEP_FIELDS(...)                                \
   static constexpr std::string_view kFields = #__VA_ARGS__; \
   template <typename Visit>                                 \
@@ -45,7 +45,7 @@ struct Bytes {
   std::string bytes;
 };
 
-// A JSON object of a schema of its own, as text.
+// A JSON object with a schema of its own, as text.
 struct Json {
   std::string text;
 };
@@ -53,11 +53,11 @@ struct Json {
 template <typename Message>
 std::string write(const Message& message);
 
-// Messages: a std::variant of those that may come. INVALID_ARGUMENT says what of `text` is none of them.
+// Messages: a std::variant of the possible ones. INVALID_ARGUMENT: `text` is none of them, and why.
 template <typename Messages>
 StatusOr<Messages> read(std::string_view text);
 
-// Of what write() gave: the name; whether it is that of one of Messages.
+// For text made by write(): the message's name; whether it is one of Messages.
 std::string_view name_of(std::string_view text);
 template <typename Messages>
 bool is_one_of(std::string_view text);

@@ -8,7 +8,7 @@
 namespace keepstep::messages {
 namespace {
 
-// In hexadecimal twice that; with the largest key it is well within a packet.
+// Twice that in hexadecimal; together with the longest key, it easily fits in a packet.
 constexpr size_t kInlineBytes = size_t{48} << 10;
 
 Status carry(const std::string& value, StoreValue& carried, std::optional<SharedMemory>& beside) {

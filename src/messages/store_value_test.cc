@@ -19,7 +19,7 @@ std::string pattern(size_t bytes) {
   return text;
 }
 
-// Over a real packet socket, as between worker and agent.
+// Through a real packet socket, as between worker and agent.
 template <typename Messages, typename Message>
 StatusOr<std::string> carried(const WithMemory<Message>& sent) {
   auto [one, other] = *PacketSocket::pair();

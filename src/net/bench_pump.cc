@@ -1,6 +1,6 @@
-// keepstep_tls_bench: the most that OpenSSL moves between two processes, to compare the data plane with. Blocking
-// sockets, SSL_write of 1 MiB on one side and SSL_read into the same buffer again and again on the other, with the data
-// plane's version and cipher. Prints one JSON object.
+// keepstep_tls_bench: the highest rate at which OpenSSL moves data between two processes, as a reference for the data
+// plane. Blocking sockets, SSL_write of 1 MiB on one side and repeated SSL_read into the same buffer on the other, with
+// the data plane's TLS version and cipher. Prints one JSON object.
 //
 //   keepstep_tls_bench receive ADDRESS | send ADDRESS MEBIBYTES
 

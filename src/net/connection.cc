@@ -52,7 +52,7 @@ Status Connection::send(std::string_view message, Deadline deadline) {
     return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes for %s; at most %d are allowed",
                                                       message.size(), peer(), max_message_bytes_));
   }
-  // The length travels in one record with what follows.
+  // The length shares a record with what follows.
   std::string first;
   first.reserve(std::min(kLengthBytes + message.size(), TlsStream::kRecordBytes));
   first += std::string_view(length_of_message(message.size()).data(), kLengthBytes);
@@ -105,7 +105,7 @@ Status Connection::flush_all(Deadline deadline) {
       return absl::OkStatus();
     }
     if (!wait_for(stream_.fd(), wait, deadline)) {
-      shutdown(stream_.fd(), SHUT_RDWR);  // half a message is out
+      shutdown(stream_.fd(), SHUT_RDWR);  // half a message may have left
       return absl::DeadlineExceededError(
           absl::StrFormat("%s did not take a message in time; the connection to it is closed", peer()));
     }

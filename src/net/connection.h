@@ -1,17 +1,17 @@
 // A connection between two members of a job: whole messages in both directions, over TLS.
 //
-// Both sides have proved the key before one of these exists; that the peer is the one that is meant is for the first
-// message to show (greeting.h).
+// Both sides have proved the key before a Connection exists. That the peer is the intended one is up to the first
+// message (greeting.h).
 //
-// What a message looks like on the way: message_reader.h. Where many connections share a thread that must not wait:
-// hub.h.
+// message_reader.h has the wire format of a message; hub.h is for many connections that share a thread that must not
+// wait.
 //
-// One thread may send while another one receives. OpenSSL allows a single thread on a connection, so each step of
-// either (a batch of records, a record) holds a lock; no step waits, and no thread holds the lock while it waits in
-// poll(). A thread that waits to receive never keeps one from sending, nor the other way round.
+// One thread may send while another one receives. OpenSSL allows only one thread at a time on a connection, so each
+// step of either (a batch of records, a record) holds a lock; no step waits, and no thread holds the lock while it
+// waits in poll(). A thread that waits to receive never blocks one that sends, nor vice versa.
 //
-// Nothing is sent by itself. To find out whether a silent peer is alive, send something that it answers, and look at
-// silence(). Over TCP the kernel asks a silent machine (tcp_socket.h).
+// Nothing is sent automatically. To find out whether a silent peer is alive, send something that it answers, and check
+// silence(). Over TCP the kernel probes a silent machine (tcp_socket.h).
 #pragma once
 
 #include <atomic>
@@ -36,53 +36,54 @@ struct ConnectionOptions {
   uint64_t records_per_key = TlsStream::kRecordsPerKey;
 };
 
-// Connects and proves the key, both ways; blocks up to `deadline`. UNAVAILABLE: no listener, one that does not speak
-// TLS, or it broke off, perhaps because it has too many connections that proved nothing yet: try again.
-// UNAUTHENTICATED: the peer does not have our key, or refused it. DEADLINE_EXCEEDED. PERMISSION_DENIED: a unix socket
-// of another user.
+// Connects and proves the key, both ways; blocks up to `deadline`. UNAVAILABLE: there is no listener, it does not speak
+// TLS, or it broke off the connection, perhaps because it has too many unproved ones: try again. UNAUTHENTICATED: the
+// peer does not have our key, or refused it. DEADLINE_EXCEEDED. PERMISSION_DENIED: the unix socket belongs to another
+// user.
 StatusOr<TlsStream> connect_tls(const Address& address, std::shared_ptr<const TlsContext> context, Deadline deadline);
-// The second half of it, over a socket that is connected to `peer`.
+// Only proves the key, over a socket that is connected to `peer`.
 StatusOr<TlsStream> prove_key(Fd fd, std::string peer, std::shared_ptr<const TlsContext> context, Deadline deadline);
 
 class Connection {
  public:
-  // connect_tls(), with its errors.
+  // Like connect_tls(), with the same errors.
   static StatusOr<std::unique_ptr<Connection>> connect(const Address& address,
                                                        std::shared_ptr<const TlsContext> context,
                                                        ConnectionOptions options, Deadline deadline);
-  // Of a stream whose handshake is done.
+  // Wraps a stream whose handshake is done.
   Connection(TlsStream stream, ConnectionOptions options);
 
-  // No thread may be in a call. The peer sees a broken connection unless end_sends() was called.
+  // No call may be in progress. The peer sees a broken connection unless end_sends() was called.
   ~Connection() = default;
 
-  // Hands the message to the system, whole. One thread at a time. INVALID_ARGUMENT: it is longer than the limit, and
-  // nothing was sent. Any other error ends sending: DEADLINE_EXCEEDED, which ends the connection too, because half a
-  // message may be out; UNAVAILABLE: the connection broke; CANCELLED: abort().
+  // Hands the whole message to the system. One thread at a time. INVALID_ARGUMENT: it is longer than the limit, and
+  // nothing was sent. After any other error nothing more can be sent: DEADLINE_EXCEEDED, which ends the connection too,
+  // because half a message may have left; UNAVAILABLE: the connection broke; CANCELLED: abort().
   Status send(std::string_view message, Deadline deadline);
 
-  // Tells the peer that nothing follows: its receive() returns OUT_OF_RANGE after the last message. Instead of send(),
-  // with its errors. We can still receive; to be sure that the peer got all, receive until OUT_OF_RANGE.
+  // Tells the peer that nothing follows: its receive() returns OUT_OF_RANGE after the last message. The same threading
+  // rule and errors as send(). We can still receive; to be sure that the peer got everything, receive until
+  // OUT_OF_RANGE.
   Status end_sends(Deadline deadline);
 
-  // The next message, an empty one too (a hub's sign of life). One thread at a time. DEADLINE_EXCEEDED: none came whole
-  // yet; call again, nothing is lost. Any other error ends receiving: OUT_OF_RANGE: the peer ended the connection in
-  // order; UNAVAILABLE: it broke; DATA_LOSS: what came is not what the peer sent; INVALID_ARGUMENT: a message over the
-  // limit, which ends the connection; CANCELLED: abort().
+  // The next message, even an empty one (a hub's sign of life). One thread at a time. DEADLINE_EXCEEDED: no whole
+  // message arrived yet; call again, nothing is lost. After any other error nothing more can be received: OUT_OF_RANGE:
+  // the peer ended the connection cleanly; UNAVAILABLE: it broke; DATA_LOSS: the received data are not what the peer
+  // sent; INVALID_ARGUMENT: a message over the limit, which ends the connection; CANCELLED: abort().
   StatusOr<std::string> receive(Deadline deadline);
 
-  // Ends the connection at once, from any thread; calls under way return CANCELLED.
+  // Ends the connection at once, from any thread; calls in progress return CANCELLED.
   void abort();
 
-  // How long nothing has been received. Bytes that came but were not asked for by receive() do not count.
+  // How long nothing has been received. Bytes that arrived but that no receive() has read yet do not count.
   std::chrono::nanoseconds silence() const;
-  // How often this side changed the key that it sends with. Not while a call is under way.
+  // How often this side changed its sending key. Do not call it while another call is in progress.
   uint64_t key_changes() const { return stream_.key_changes(); }
-  // The peer's address: "10.0.0.7:40312"; of a unix socket "unix:PATH".
+  // The peer's address: "10.0.0.7:40312", or "unix:PATH" for a unix socket.
   const std::string& peer() const { return stream_.peer(); }
 
  private:
-  static constexpr size_t kBatchBytes = 4 * TlsStream::kRecordBytes;  // between two calls of the system
+  static constexpr size_t kBatchBytes = 4 * TlsStream::kRecordBytes;  // between two system calls
 
   Status write_all(std::string_view bytes, Deadline deadline);
   Status flush_all(Deadline deadline);
@@ -90,16 +91,16 @@ class Connection {
   Status receive_failed(Status why);
   Status cancelled() const;
 
-  std::mutex mutex_;  // for the stream
+  std::mutex mutex_;  // guards the stream
   TlsStream stream_;
   const size_t max_message_bytes_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int64_t> heard_ns_;
 
-  // Of the thread that sends.
+  // Used by the sending thread only.
   Status send_failure_;
 
-  // Of the thread that receives.
+  // Used by the receiving thread only.
   Status receive_failure_;
   MessageReader reader_;
 };

@@ -42,7 +42,7 @@ TEST(ConnectionTest, messages_of_every_size_around_a_record_arrive_whole_and_in_
   sender.join();
 }
 
-// With keys that change all the time, and at the same time on both sides.
+// Keys change all the time, on both sides at once.
 TEST(ConnectionTest, both_sides_send_64_mib_at_once_and_every_bit_arrives) {
   constexpr size_t kBytes = 64 << 20;
   Ends ends({.max_message_bytes = kBytes, .records_per_key = 64});
@@ -79,7 +79,7 @@ TEST(ConnectionTest, a_message_over_the_limit_is_not_sent_and_the_next_one_is) {
   EXPECT_EQ(ends.far->receive(soon()).value(), std::string(1000, 'y'));
 }
 
-// A peer of OpenSSL alone, with our key.
+// A peer that uses plain OpenSSL, with our key.
 struct PlainMember {
   explicit PlainMember(Host& host) : fd(plain_socket(host.port())) {
     ssl = host.context->start(Role::kConnects, &complaint).value();
@@ -105,7 +105,7 @@ TEST(ConnectionTest, a_length_over_the_limit_ends_the_connection_before_memory_i
   for (const uint32_t size : {uint32_t{kLimit + 1}, UINT32_MAX}) {
     PlainMember member(host);
     const int64_t before = peak_memory_bytes();
-    ASSERT_EQ(SSL_write(member.ssl.get(), &size, sizeof size), int{sizeof size});  // and nothing after it
+    ASSERT_EQ(SSL_write(member.ssl.get(), &size, sizeof size), int{sizeof size});  // only the length, nothing after it
     const StatusOr<std::string> message = member.far->receive(soon());
     EXPECT_EQ(message.status().code(), StatusCode::kInvalidArgument) << message.status();
     EXPECT_THAT(std::string(message.status().message()),
@@ -131,12 +131,12 @@ TEST(ConnectionTest, a_length_and_its_message_may_come_byte_by_byte) {
   sender.join();
 }
 
-// What OpenSSL sees of a sender: how many records there are between two changes of keys.
+// What OpenSSL sees from a sender: the number of records between two key changes.
 TEST(ConnectionTest, the_key_changes_after_as_many_records_as_are_allowed) {
   struct Seen {
     int records = 0;
     int changes = 0;
-    int most_records = 0;
+    int max_records = 0;
   } seen;
   constexpr int kPerKey = 10;
   Host host({}, "127.0.0.1:0", key_of(), {.records_per_key = kPerKey});
@@ -147,7 +147,7 @@ TEST(ConnectionTest, the_key_changes_after_as_many_records_as_are_allowed) {
     auto& all = *static_cast<Seen*>(arg);
     const auto* first = static_cast<const unsigned char*>(bytes);
     if (write == 0 && type == SSL3_RT_INNER_CONTENT_TYPE && *first == SSL3_RT_APPLICATION_DATA) {
-      all.most_records = std::max(all.most_records, ++all.records);
+      all.max_records = std::max(all.max_records, ++all.records);
     } else if (write == 0 && type == SSL3_RT_HANDSHAKE && size > 0 && *first == SSL3_MT_KEY_UPDATE) {
       all.changes += 1;
       all.records = 0;
@@ -165,7 +165,7 @@ TEST(ConnectionTest, the_key_changes_after_as_many_records_as_are_allowed) {
   sender.join();
   EXPECT_TRUE(got.substr(4) == sent);
   EXPECT_EQ(seen.changes, 9);
-  EXPECT_EQ(seen.most_records, kPerKey);
+  EXPECT_EQ(seen.max_records, kPerKey);
   EXPECT_EQ(member.far->key_changes(), 9u);
 }
 
@@ -173,7 +173,7 @@ TEST(ConnectionTest, a_deadline_while_nothing_comes_costs_nothing) {
   Host host;
   PlainMember member(host);
   EXPECT_EQ(member.far->receive(Deadline::after(milliseconds(20))).status().code(), StatusCode::kDeadlineExceeded);
-  ASSERT_EQ(SSL_write(member.ssl.get(), "\x03\0\0\0a", 5), 5);  // a message that is half there
+  ASSERT_EQ(SSL_write(member.ssl.get(), "\x03\0\0\0a", 5), 5);  // an incomplete message
   EXPECT_EQ(member.far->receive(Deadline::after(milliseconds(20))).status().code(), StatusCode::kDeadlineExceeded);
   ASSERT_EQ(SSL_write(member.ssl.get(), "bc", 2), 2);
   EXPECT_EQ(member.far->receive(soon()).value(), "abc");
@@ -185,7 +185,7 @@ TEST(ConnectionTest, a_peer_that_does_not_read_is_given_up_at_the_deadline) {
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(ends.near->peer()));
   EXPECT_EQ(ends.near->send("more", soon()).code(), StatusCode::kDeadlineExceeded);
-  // The peer does not take half a message for one.
+  // The peer does not mistake half a message for a whole one.
   EXPECT_EQ(ends.far->receive(soon()).status().code(), StatusCode::kUnavailable);
 }
 
@@ -206,7 +206,7 @@ TEST(ConnectionTest, an_end_in_order_is_told_from_a_broken_connection) {
   EXPECT_EQ(ends.near->send("more", soon()).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(ends.far->receive(soon()).value(), "last words");
   EXPECT_EQ(ends.far->receive(soon()).status().code(), StatusCode::kOutOfRange);
-  // The other direction is open still.
+  // The other direction is still open.
   ASSERT_TRUE(ends.far->send("an answer", soon()).ok());
   EXPECT_EQ(ends.near->receive(soon()).value(), "an answer");
   ends.far.reset();
@@ -231,7 +231,7 @@ TEST(ConnectionTest, abort_wakes_the_threads_that_wait) {
 }
 
 TEST(ConnectionTest, what_came_before_the_peer_went_can_be_read_after_sending_failed) {
-  signal(SIGPIPE, SIG_DFL);  // sending to it must not raise it: that would end the process
+  signal(SIGPIPE, SIG_DFL);  // sending must not raise it: that would kill the process
   Ends ends;
   ASSERT_TRUE(ends.far->send("you are refused, because", soon()).ok());
   ASSERT_TRUE(ends.near->send("never read", soon()).ok());

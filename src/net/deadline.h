@@ -1,4 +1,4 @@
-// Until when a call may wait, on the monotonic clock.
+// How long a call may wait, as a point on the monotonic clock.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ class Deadline {
   static Deadline never() { return Deadline(Clock::time_point::max()); }
 
   bool passed() const { return Clock::now() >= at_; }
-  // For poll(): milliseconds that are left, rounded up; -1: no limit.
+  // For poll(): the milliseconds left, rounded up; -1: no limit.
   int poll_ms() const {
     if (at_ == Clock::time_point::max()) {
       return -1;

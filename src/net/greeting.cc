@@ -19,7 +19,7 @@ void append(std::string& to, T value) {
   }
 }
 
-// Takes from the front of `bytes`; nothing: they end too soon.
+// Takes `count` bytes from the front of `bytes`; std::nullopt if there are fewer.
 std::optional<std::string_view> take_bytes(std::string_view& bytes, size_t count) {
   if (bytes.size() < count) {
     return std::nullopt;

@@ -1,13 +1,12 @@
-// The first message of each direction of a connection: which end of the job each side is, and what the connection is
-// for.
+// The first message in each direction of a connection: who each side is, and what the connection is for.
 //
 // A shared key proves that the peer is a member of the job, not which one (RFC 9257, sections 4 and 5). Whoever can
 // redirect traffic may connect agent A to agent C instead of B, or to itself ("Selfie", Drucker and Gueron, 2019). TLS
-// sees nothing wrong with that, so both sides say and check who they are. Pure: bytes in, bytes out.
+// does not detect that, so both sides state who they are and check it. Pure: bytes in, bytes out.
 //
-// The side that connects speaks first; the other side decides by what it reads, and answers with `answer()` of what it
-// would have liked to read. A side that does not know a field yet, such as the coordinator's term, takes it over from
-// the peer's greeting into what it expects.
+// The connecting side speaks first. The other side decides from the greeting it reads, and replies with `answer()` of
+// the greeting it expected. A side that does not know a field yet, such as the coordinator's term, copies it from the
+// peer's greeting into the expected one.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +23,10 @@ enum class Role : uint8_t { kConnects = 1, kAccepts = 2 };
 struct Greeting {
   Role role = Role::kConnects;  // of the sender
   std::string from;             // the sender: "agent 3", "coordinator", "rank 12"; at most kMaxNameBytes
-  std::string to;               // whom the sender means
+  std::string to;               // the intended receiver
   uint32_t term = 0;
   uint32_t generation = 0;
-  uint64_t stream = 0;  // which of the connections between these two; its meaning is the caller's
+  uint64_t stream = 0;  // which of the connections between these two; the caller defines its meaning
   bool operator==(const Greeting&) const = default;
 
   static constexpr size_t kMaxNameBytes = 255;
@@ -37,15 +36,15 @@ struct Greeting {
   //   "KSG1"  role u8  zero u8  term u32  generation u32  stream u64  length u8, from  length u8, to
   // INVALID_ARGUMENT: a name is too long.
   StatusOr<std::string> encode() const;
-  // INVALID_ARGUMENT: these are not the bytes of a greeting.
+  // INVALID_ARGUMENT: `bytes` is not a greeting.
   static StatusOr<Greeting> decode(std::string_view bytes);
 
-  // What the peer says if it means the same connection.
+  // The greeting that the peer sends if it means the same connection.
   Greeting answer() const;
 };
 
-// OK if `got`, from the peer at address `peer`, is `expected`. FAILED_PRECONDITION with every field that differs: the
-// connection must not be used.
+// OK if `got`, from the peer at address `peer`, equals `expected`. Otherwise FAILED_PRECONDITION, with every field that
+// differs: the connection must not be used.
 Status check_greeting(const Greeting& expected, const Greeting& got, std::string_view peer);
 
 }  // namespace keepstep::net

@@ -89,7 +89,7 @@ TEST(GreetingTest, each_field_that_differs_is_named) {
   EXPECT_THAT(difference(got), HasSubstr("stream is '0', not '1'"));
 }
 
-// A relay connects an agent to itself: what it hears is what it said, and its own key is right.
+// A relay connects an agent to itself: it receives its own greeting, and the key is right.
 TEST(GreetingTest, a_side_that_hears_itself_notices) {
   Ends ends;
   ASSERT_TRUE(ends.near->send(kFromA.encode().value(), soon()).ok());

@@ -1,4 +1,5 @@
-// Who gets in, and what those hear who do not: against OpenSSL with other settings, and against what is no TLS.
+// Who is admitted, and what the others receive: tested with OpenSSL under other settings, and with data that are not
+// TLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/err.h>
@@ -17,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr unsigned char kAlertRecord = 21;
 
-// All that the host says to a stranger is one alert, and the host says why.
+// The host sends a stranger only one alert, and reports the reason.
 void expect_alert_only(const Fd& fd, Host& host, const char* why) {
   const std::string said = read_to_end(fd.get());
   ASSERT_EQ(said.size(), 7u);  // a record's header, level, description
@@ -27,7 +28,7 @@ void expect_alert_only(const Fd& fd, Host& host, const char* why) {
   EXPECT_EQ(host.listener->counters().let_in, 0u);
 }
 
-// Makes `ssl` say its hello, into the socket alone.
+// Makes `ssl` send its hello to the socket, without reading.
 void say_hello(const SslPointer& ssl, const Fd& fd) {
   BIO* memory = BIO_new(BIO_s_mem());
   SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), memory);
@@ -74,7 +75,7 @@ TEST(HandshakeTest, a_key_for_another_purpose_or_generation_is_told_apart_from_a
 }
 
 TEST(HandshakeTest, a_client_without_a_key_hears_nothing_but_an_alert) {
-  // The second asks for a group that it sent no share of: OpenSSL by itself would answer that, with a
+  // The second one asks for a group without sending a share for it: OpenSSL on its own would answer with a
   // HelloRetryRequest.
   for (const char* groups : {"P-256", "X25519:P-256"}) {
     Host host;
@@ -106,7 +107,7 @@ TEST(HandshakeTest, our_key_with_a_wrong_proof_hears_nothing_but_an_alert) {
   expect_alert_only(fd, host, "another key");
 }
 
-// Without it whoever learns the key later can read what was said before.
+// Without it, anyone who learns the key later can read earlier traffic.
 TEST(HandshakeTest, the_right_key_without_diffie_hellman_is_refused) {
   for (const char* groups : {"P-256", "X448"}) {
     Host host;
@@ -119,7 +120,7 @@ TEST(HandshakeTest, the_right_key_without_diffie_hellman_is_refused) {
     const bool has_group = std::string_view(groups) == "P-256";
     EXPECT_EQ(SSL_connect(ssl.get()) == 1, has_group) << groups;
     if (has_group) {
-      EXPECT_NE(SSL_get_negotiated_group(ssl.get()), 0);  // both modes were offered: ours was taken
+      EXPECT_NE(SSL_get_negotiated_group(ssl.get()), 0);  // both modes were offered, and ours was chosen
     } else {
       EXPECT_EQ(host.inbox.refusal().code(), StatusCode::kUnauthenticated);
     }
@@ -163,7 +164,7 @@ TEST(HandshakeTest, a_stranger_that_leaves_is_told_of) {
   EXPECT_EQ(host.inbox.refusal().code(), StatusCode::kUnavailable);
 }
 
-// A server of our test's own: does `serve` with the first connection.
+// The test's own server: calls `serve` with the first connection.
 struct Server {
   explicit Server(const std::function<void(const Fd&)>& serve)
       : listener(listen_tcp({"127.0.0.1", 0}).value()), thread([this, serve] {
@@ -179,7 +180,7 @@ struct Server {
   std::thread thread;
 };
 
-// What something that terminates TLS would do: it has no key, but a certificate that it made itself.
+// Like a TLS-terminating proxy: it has no key, but a self-made certificate.
 TEST(HandshakeTest, a_server_with_a_certificate_instead_of_the_key_is_refused) {
   bool accepted = true;
   StatusCode code = StatusCode::kOk;
@@ -232,7 +233,7 @@ TEST(HandshakeTest, a_server_that_hangs_up_or_is_not_there_is_unavailable) {
   EXPECT_EQ(server.connect().status().code(), StatusCode::kUnavailable);
   const Fd bound = listen_tcp({"127.0.0.1", 0}).value();
   const SocketAddress address = local_address(bound.get()).value();
-  shutdown(bound.get(), SHUT_RDWR);  // the port stays ours, and refuses
+  shutdown(bound.get(), SHUT_RDWR);  // the port stays ours, and refuses connections
   EXPECT_EQ(Connection::connect(address, context_of(), {}, soon()).status().code(), StatusCode::kUnavailable);
 }
 

@@ -13,11 +13,11 @@
 namespace keepstep::net {
 namespace {
 
-constexpr size_t kBatchBytes = 4 * TlsStream::kRecordBytes;  // between two calls of the system
-constexpr int kRecordsARound = 64;                           // of one link, before others have their turn
+constexpr size_t kBatchBytes = 4 * TlsStream::kRecordBytes;  // between two system calls
+constexpr int kRecordsARound = 64;                           // of one link, before others get their turn
 constexpr std::chrono::milliseconds kTick{500};
 constexpr int kDeadAfter = 5;  // times a link's ask_after
-// Of one tick: a process that was stopped did not wait for anybody meanwhile.
+// The most that one tick counts: a process that was stopped did not wait for anyone meanwhile.
 constexpr std::chrono::milliseconds kMaxTick = 2 * kTick;
 
 }  // namespace
@@ -117,7 +117,7 @@ void Hub::wake(Link* link) {
 void Hub::run() {
   std::array<epoll_event, 64> events{};
   while (true) {
-    const bool called = take_calls();  // and may have been called again since
+    const bool called = take_calls();  // more calls may have arrived since
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) {
@@ -144,7 +144,7 @@ void Hub::run() {
       ticked_ = Clock::now();
     }
   }
-  take_calls();  // what was started meanwhile is closed, too
+  take_calls();  // links started meanwhile are closed, too
   while (!links_.empty()) {
     close(*links_.begin()->first, absl::CancelledError("this side closed its connections"));
   }
@@ -154,7 +154,7 @@ std::chrono::milliseconds Hub::since_tick() const {
   return std::min(kMaxTick, std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - ticked_));
 }
 
-// Does what other threads, and receivers, asked for. False: nothing.
+// Does what other threads and receivers asked for. False: the hub is stopping.
 bool Hub::take_calls() {
   std::vector<Started> started;
   std::vector<std::shared_ptr<Link>> woken;
@@ -165,7 +165,7 @@ bool Hub::take_calls() {
   }
   for (const auto& [link, receiver] : started) {
     link->receiver_ = receiver;
-    link->silent_ = link->quiet_ = -since_tick();  // which the next tick will count
+    link->silent_ = link->quiet_ = -since_tick();  // the next tick will add that time
     links_.emplace(link.get(), link);
     epoll_event event{.events = EPOLLIN, .data = {.ptr = link.get()}};
     link->events_ = EPOLLIN;
@@ -173,7 +173,7 @@ bool Hub::take_calls() {
       close(*link, errno_status("wait for " + link->peer()));
       continue;
     }
-    // OpenSSL may have read on while it did the handshake. And what was sent before the start is still there.
+    // OpenSSL may have read ahead during the handshake. And messages sent before start() are still queued.
     serve(*link, EPOLLIN | EPOLLOUT);
   }
   for (const std::shared_ptr<Link>& link : woken) {
@@ -201,12 +201,12 @@ void Hub::read(Link& link) {
   const StatusOr<bool> all = read_some(link, kRecordsARound);
   if (all.ok()) {
     if (!*all) {
-      unread_.push_back(links_.at(&link));  // epoll does not know what OpenSSL has taken already
+      unread_.push_back(links_.at(&link));  // epoll does not see what OpenSSL has already read
     }
     return;
   }
   if (absl::IsOutOfRange(all.status()) && !link.ended_) {
-    // The peer said its last word; so do we, as far as the socket takes it at once.
+    // The peer has ended its side; we end ours, as far as the socket accepts it at once.
     if (write_some(link).ok() && link.stream_->end_writes().ok()) {
       (void)link.stream_->flush();
     }
@@ -214,9 +214,9 @@ void Hub::read(Link& link) {
   close(link, all.status());
 }
 
-// Whether all is read that has come; false: `most_records` were, and there may be more.
-StatusOr<bool> Hub::read_some(Link& link, int most_records) {
-  for (int records = 0; records < most_records; ++records) {
+// True: everything that arrived has been read. False: `max_records` were read, and there may be more.
+StatusOr<bool> Hub::read_some(Link& link, int max_records) {
+  for (int records = 0; records < max_records; ++records) {
     KEEPSTEP_ASSIGN_OR_RETURN(const size_t got, link.stream_->read(link.reader_.missing()));
     if (got == 0) {
       return true;
@@ -258,20 +258,20 @@ void Hub::write(Link& link) {
   }
   const StatusOr<TlsStream::Wait> wait = write_some(link);
   if (!wait.ok()) {
-    // What the peer said before it went; then why it did, if that can be read too.
+    // Read what the peer sent before it left, and why it left, if that can be read too.
     const StatusOr<bool> last_words = read_some(link, std::numeric_limits<int>::max());
     return close(link, last_words.ok() ? wait.status() : last_words.status());
   }
   watch(link, *wait == 0 ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
 
-// All that is queued, as far as the socket takes it; then the end, if that is wished for.
+// Writes everything queued, as far as the socket accepts it; then the end, if requested.
 StatusOr<TlsStream::Wait> Hub::write_some(Link& link) {
   while (true) {
     KEEPSTEP_ASSIGN_OR_RETURN(const bool more, encrypt_some(link));
     if (!more && !link.ended_) {
       const std::lock_guard lock(link.mutex_);
-      if (link.wish_ == Link::Wish::kEnd && link.queue_.empty()) {  // more may have come since
+      if (link.wish_ == Link::Wish::kEnd && link.queue_.empty()) {  // more may have been queued since
         link.ended_ = true;
         KEEPSTEP_RETURN_IF_ERROR(link.stream_->end_writes());
       }
@@ -287,7 +287,7 @@ StatusOr<TlsStream::Wait> Hub::write_some(Link& link) {
   }
 }
 
-// Whether there is more than fits into one call of the system.
+// Whether there is more than fits into one system call.
 StatusOr<bool> Hub::encrypt_some(Link& link) {
   while (link.stream_->unsent_bytes() < kBatchBytes) {
     if (!link.tail_left_.empty()) {
@@ -297,7 +297,7 @@ StatusOr<bool> Hub::encrypt_some(Link& link) {
       continue;
     }
     link.tail_.reset();
-    // Small messages share a record, and a large one begins in the record of its length.
+    // Small messages share a record; a large one begins in the record that holds its length.
     std::string record;
     {
       const std::lock_guard lock(link.mutex_);
@@ -369,7 +369,7 @@ void Hub::close(Link& link, const Status& why) {
   }
   link.tail_left_ = {};
   link.tail_.reset();
-  // Not left to close(): a process that is being started has a copy of the socket for a moment.
+  // Do not rely on close(): a process that is just being started has a copy of the socket for a moment.
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.stream_->fd(), nullptr);
   link.stream_.reset();
   const auto found = links_.find(&link);

@@ -1,11 +1,11 @@
-// Many connections on one thread, for those that must not wait: whole messages in both directions, over TLS.
+// Many connections on one thread, for callers that must not wait: whole messages in both directions, over TLS.
 //
-// A Connection has callers that wait for it; here the hub's thread waits for all of its links at once, and tells their
-// receivers what came. What is sent is queued and goes out when the socket takes it. So OpenSSL sees a single thread,
-// and nobody needs a lock around it.
+// Callers of a Connection wait for it; here the hub's thread waits for all of its links at once and passes what arrives
+// to their receivers. Sent messages are queued and leave when the socket accepts them. So OpenSSL sees a single thread
+// and needs no lock around it.
 //
-// An empty message is a sign of life: a link with `ask_after` sends one when it has had nothing to say for so long, and
-// takes a peer that has said nothing for five times as long for dead. It is never delivered.
+// An empty message is a sign of life: a link with `ask_after` sends one when it has sent nothing for that long, and
+// declares a peer dead that has sent nothing for five times as long. Empty messages are never delivered.
 #pragma once
 
 #include <chrono>
@@ -29,37 +29,38 @@
 namespace keepstep::net {
 
 struct LinkOptions {
-  size_t max_message_bytes = size_t{4} << 20;  // received
-  // Queued and not taken by the socket: a peer that leaves more unread has stopped reading, and the link breaks.
+  size_t max_message_bytes = size_t{4} << 20;  // of a received message
+  // Limits on what is queued but not yet accepted by the socket: a peer that leaves more unread has stopped reading,
+  // and the link breaks.
   size_t max_queued_messages = 100'000;
   size_t max_queued_bytes = size_t{256} << 20;
-  std::chrono::milliseconds ask_after{0};                      // 0: never, the kernel tells of the dead (unix sockets)
-  std::chrono::milliseconds linger = std::chrono::seconds(5);  // after end(), for a peer that takes nothing
+  std::chrono::milliseconds ask_after{0};                      // 0: never; the kernel reports dead peers (unix)
+  std::chrono::milliseconds linger = std::chrono::seconds(5);  // after end(), for a peer that reads nothing
 };
 
-// Called on the hub's thread; must not block, for all other links wait meanwhile. May call its link.
+// Called on the hub's thread. Must not block, because all other links wait meanwhile. May call its link.
 class Receiver {
  public:
   virtual ~Receiver() = default;
   virtual void received(std::string message) = 0;
-  // The very last call. OUT_OF_RANGE: the peer ended the connection in order; CANCELLED: abort(), or the hub is gone;
-  // else it broke: UNAVAILABLE, DATA_LOSS, INVALID_ARGUMENT (a message over the limit), RESOURCE_EXHAUSTED (of
-  // max_queued_...), DEADLINE_EXCEEDED (linger).
+  // The last call. OUT_OF_RANGE: the peer ended the connection cleanly; CANCELLED: abort(), or the hub was destroyed;
+  // otherwise the connection broke: UNAVAILABLE, DATA_LOSS, INVALID_ARGUMENT (a message over the limit),
+  // RESOURCE_EXHAUSTED (over max_queued_...), DEADLINE_EXCEEDED (linger).
   virtual void closed(const Status& why) = 0;
 };
 
-// The bytes of a message that goes to many are kept once.
+// The bytes of a message to many receivers are stored once.
 using SharedBytes = std::shared_ptr<const std::string>;
 
 class Hub;
 
-// One connection of a hub. Any thread may call it, at any time; all calls return at once. After the end of the
-// connection they do nothing.
+// One connection of a hub. Any thread may call it at any time; all calls return at once. After the connection has ended
+// they do nothing.
 class Link : public std::enable_shared_from_this<Link> {
  public:
   // Queues a message: `head`, then `*tail` if there is one.
   void send(std::string head, SharedBytes tail = nullptr);
-  // Sends what is queued, then ends the connection: the peer gets everything, and what it still says is dropped.
+  // Sends what is queued, then ends the connection: the peer gets everything, and anything it still sends is dropped.
   void end();
   // Ends the connection at once.
   void abort();
@@ -88,28 +89,28 @@ class Link : public std::enable_shared_from_this<Link> {
   bool overfull_ = false;
   bool woken_ = false;  // the hub's thread will look at this link
 
-  // The hub's thread's.
-  std::optional<TlsStream> stream_;  // none: closed
+  // Used by the hub's thread only.
+  std::optional<TlsStream> stream_;  // std::nullopt once closed
   Receiver* receiver_ = nullptr;
   MessageReader reader_;
-  SharedBytes tail_;                     // of the message under way
-  std::string_view tail_left_;           // what of it is not encrypted yet
-  uint32_t events_ = 0;                  // that epoll watches for
-  bool ended_ = false;                   // we said that nothing follows
-  std::chrono::milliseconds silent_{0};  // how long the peer has been, as far as this process ran
-  std::chrono::milliseconds quiet_{0};   // the same of what the socket takes from us
+  SharedBytes tail_;                     // of the message being sent
+  std::string_view tail_left_;           // the part of it that is not encrypted yet
+  uint32_t events_ = 0;                  // the events that epoll watches for
+  bool ended_ = false;                   // we told the peer that nothing follows
+  std::chrono::milliseconds silent_{0};  // the peer's silence, counting only time in which this process ran
+  std::chrono::milliseconds quiet_{0};   // the same for the time since the socket last accepted data
 };
 
 class Hub {
  public:
-  // `name`: of its thread, at most 15 bytes. RESOURCE_EXHAUSTED and the like: no descriptors.
+  // `name`: the thread's name, at most 15 bytes. RESOURCE_EXHAUSTED and the like: no descriptors.
   static StatusOr<std::unique_ptr<Hub>> start(const char* name);
-  // Closes all links, and joins the thread. Not from a receiver.
+  // Closes all links and joins the thread. Must not be called from a receiver.
   ~Hub();
 
-  // A connection whose handshake is done. Nothing comes of it before start().
+  // Adds a connection whose handshake is done. Nothing is received before start().
   std::shared_ptr<Link> add(TlsStream stream, const LinkOptions& options);
-  // `receiver` must live until its closed().
+  // `receiver` must live until its closed() was called.
   void start(const std::shared_ptr<Link>& link, Receiver* receiver);
 
  private:
@@ -121,13 +122,13 @@ class Hub {
   };
 
   Hub(Fd epoll, Fd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
-  void wake(Link* link);  // with the link's mutex held
+  void wake(Link* link);  // called with the link's mutex held
   void notify();
   void run();
   bool take_calls();
   void serve(Link& link, uint32_t events);
   void read(Link& link);
-  StatusOr<bool> read_some(Link& link, int most_records);
+  StatusOr<bool> read_some(Link& link, int max_records);
   void write(Link& link);
   StatusOr<TlsStream::Wait> write_some(Link& link);
   StatusOr<bool> encrypt_some(Link& link);
@@ -144,9 +145,9 @@ class Hub {
   std::vector<std::shared_ptr<Link>> woken_;
   bool stopping_ = false;
 
-  // The thread's.
+  // Used by the hub's thread only.
   std::map<Link*, std::shared_ptr<Link>> links_;
-  std::vector<std::shared_ptr<Link>> unread_;  // others had their turn first
+  std::vector<std::shared_ptr<Link>> unread_;  // links with unread data that gave the others their turn
   std::vector<std::shared_ptr<Link>> closed_;  // epoll may still name them
   Clock::time_point ticked_ = Clock::now();
   std::thread thread_;

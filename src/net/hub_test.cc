@@ -17,7 +17,7 @@ using absl::StatusCode;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-// What came over a link, in order; a test waits for what it expects.
+// What a link received, in order; a test waits for what it expects.
 class Mailbox : public Receiver {
  public:
   void received(std::string message) override {
@@ -28,11 +28,11 @@ class Mailbox : public Receiver {
   void closed(const Status& why) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(closed_.has_value());
-    closed_ = Status(why.code(), why.message());  // abseil's references are counted where TSan does not look
+    closed_ = Status(why.code(), why.message());  // TSan does not see abseil's reference counting
     changed_.notify_all();
   }
 
-  // The next message; "(none)": none came.
+  // The next message; "(none)" if none came.
   std::string next() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, kLong, [this] { return !messages_.empty(); })) {
@@ -59,13 +59,13 @@ class Mailbox : public Receiver {
   std::optional<Status> closed_;
 };
 
-// A hub whose listener gives it every member that comes, and another hub that connects to it.
+// A hub whose listener passes it every member that connects, and another hub that connects to it.
 class HubTest : public testing::Test {
  protected:
   struct End {
     ~End() {
       link->abort();
-      (void)box.wait_until_closed();  // the hub knows the box no more
+      (void)box.wait_until_closed();  // the hub no longer uses the box
     }
     Mailbox box;
     std::shared_ptr<Link> link;
@@ -190,7 +190,7 @@ TEST_F(HubTest, all_that_was_sent_comes_before_the_end) {
   EXPECT_EQ(there->box.wait_until_closed().code(), StatusCode::kOutOfRange) << "the other side ended, too";
 }
 
-// The hub's thread may be at the end of its queue when the last message and the end come.
+// The hub's thread may be at the end of its queue when the last message and the end arrive.
 TEST_F(HubTest, a_last_word_is_not_overtaken_by_the_end) {
   for (int i = 0; i < 200; ++i) {
     const auto there = connect();
@@ -250,7 +250,7 @@ TEST_F(HubTest, a_peer_that_does_not_read_is_given_up_and_takes_no_more_memory) 
   const auto there = connect_plainly();
   const auto here = accept({.max_queued_bytes = size_t{8} << 20});
   const auto tail = std::make_shared<const std::string>(text_of_size(1 << 20));
-  for (int i = 0; i < 200 && !here->box.is_closed(); ++i) {  // the kernel takes a few MiB itself
+  for (int i = 0; i < 200 && !here->box.is_closed(); ++i) {  // the kernel itself buffers a few MiB
     here->link->send("", tail);
   }
   const Status why = here->box.wait_until_closed();
@@ -278,14 +278,14 @@ TEST_F(HubTest, a_peer_that_says_nothing_is_taken_for_dead_and_one_that_gives_si
   EXPECT_FALSE(there->box.is_closed());
   here->link->send("still there?");
   EXPECT_EQ(there->box.next(), "still there?") << "signs of life are not delivered";
-  for (int i = 0; i < 2; ++i) {  // one was under way, or more
+  for (int i = 0; i < 2; ++i) {  // one or more were already on the way
     const StatusOr<std::string> sign = silent->receive(soon());
     ASSERT_TRUE(sign.ok()) << sign.status();
     EXPECT_EQ(*sign, "");
   }
 }
 
-// Says back what comes.
+// Sends back every message.
 class Echo : public Mailbox {
  public:
   explicit Echo(std::shared_ptr<Link>* link) : link_(link) {}

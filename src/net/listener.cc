@@ -16,14 +16,14 @@
 namespace keepstep::net {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstPause{50};  // after accept failed; twice as long each time
+constexpr std::chrono::milliseconds kFirstPause{50};  // after a failed accept; doubles each time
 constexpr std::chrono::milliseconds kLongestPause{1000};
-// Between two looks at those that are there: a flood must not keep them from proving themselves.
+// Between two checks of existing strangers: a flood must not keep them from proving the key.
 constexpr int kAcceptsARound = 16;
 
 }  // namespace
 
-// A descriptor until it says something: one that never does costs a few system calls.
+// Only a descriptor until it sends something: one that never does costs just a few system calls.
 struct Listener::Stranger {
   Fd silent;
   std::optional<TlsStream> stream;
@@ -152,7 +152,7 @@ void Listener::admit(Fd fd) {
   } else {
     const StatusOr<SocketAddress> from = peer_address(fd.get());
     if (!from.ok()) {
-      return refuse(refused_, from.status());  // it is gone already
+      return refuse(refused_, from.status());  // it is already gone
     }
     source = from->ip;
     peer = from->text();
@@ -169,7 +169,7 @@ void Listener::make_room(const std::string& source) {
   if (!many_of_one && strangers_.size() < options_.max_strangers) {
     return;
   }
-  // The oldest that has said nothing, else the oldest: a member speaks as soon as it is connected.
+  // The oldest that has sent nothing, else the oldest: a member sends as soon as it is connected.
   const auto may_go = [&](const Stranger& stranger) { return !many_of_one || same(stranger); };
   auto oldest =
       std::ranges::find_if(strangers_, [&](const Stranger& each) { return may_go(each) && !each.has_spoken(); });
@@ -183,7 +183,7 @@ void Listener::make_room(const std::string& source) {
   strangers_.erase(oldest);
 }
 
-// Whether it is a stranger no more.
+// Whether it is no longer a stranger.
 bool Listener::advance(Stranger& stranger) {
   if (!stranger.stream.has_value()) {
     if (!std::holds_alternative<UnixPath>(address_)) {

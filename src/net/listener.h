@@ -1,9 +1,9 @@
-// Accepts connections and lets in those that prove the key, on a thread of its own that waits for no stranger.
+// Accepts connections and admits those that prove the key, on its own thread, which never waits for a single stranger.
 //
-// A connection that has not proved the key yet is a stranger. It costs a descriptor, and once it speaks what OpenSSL
-// takes for a handshake (some 200 KiB at most), nothing more. Strangers are few and have little time; when there are
-// too many the oldest makes room, one that has said nothing first, so that a flood does not keep out a member, which
-// proves itself in a round trip.
+// A connection that has not proved the key yet is a stranger. It costs a descriptor and, once it sends something, the
+// memory that OpenSSL needs for a handshake (about 200 KiB at most), but nothing more. The number of strangers and
+// their time are limited. When there are too many, the oldest is closed, those that have sent nothing first, so a flood
+// does not keep out a member, which proves the key within one round trip.
 #pragma once
 
 #include <atomic>
@@ -25,39 +25,39 @@ namespace keepstep::net {
 struct ListenerOptions {
   std::chrono::milliseconds handshake_limit = std::chrono::seconds(10);  // from accept to proof
   size_t max_strangers = 64;
-  size_t max_strangers_per_source = 16;  // of one IP address; a unix socket's are all of this user
-  size_t socket_buffer_bytes = 0;        // of TCP (tcp_socket.h)
+  size_t max_strangers_per_source = 16;  // per IP address; not for a unix socket, where all are this user's
+  size_t socket_buffer_bytes = 0;        // for TCP (tcp_socket.h)
 };
 
 class Listener {
  public:
-  // Both are called on the listener's thread, one at a time. They must not block, for everything waits meanwhile, nor
-  // destroy the listener.
-  // A member: what comes over this stream is for a Connection or a Hub to read.
+  // Both are called on the listener's thread, one at a time. They must not block, because everything waits meanwhile,
+  // and must not destroy the listener.
+  // A member connected: pass the stream to a Connection or a Hub, which reads from it.
   using OnMember = std::function<void(TlsStream)>;
-  // A stranger was turned away: its address and the reason. As often as strangers like.
+  // A stranger was turned away: its address and the reason. Strangers can cause any number of these calls.
   using OnRefused = std::function<void(const Status& why)>;
 
   // Listens at `address`. Errors of listen_at().
   static StatusOr<std::unique_ptr<Listener>> start(const Address& address, std::shared_ptr<const TlsContext> context,
                                                    ListenerOptions options, OnMember on_member,
                                                    OnRefused on_refused = nullptr);
-  // The same over `socket`, which listens already, without blocking. For TCP.
+  // The same over `socket`, which must already listen and be non-blocking. For TCP.
   static StatusOr<std::unique_ptr<Listener>> start(Fd socket, std::shared_ptr<const TlsContext> context,
                                                    ListenerOptions options, OnMember on_member,
                                                    OnRefused on_refused = nullptr);
-  // Ends the thread; connections that were let in live on. A unix socket's path is removed.
+  // Ends the thread; admitted connections live on. Removes the path of a unix socket.
   ~Listener();
 
-  // With the port that was chosen.
+  // Includes the port that was chosen.
   const Address& address() const { return address_; }
 
   struct Counters {
     uint64_t let_in = 0;
-    uint64_t refused = 0;          // it did not prove the key, broke off, or is another user
-    uint64_t too_slow = 0;         // it did not prove it in time
-    uint64_t made_room = 0;        // it was the oldest when there were too many
-    uint64_t accept_failures = 0;  // the system gave no connection, say for want of descriptors
+    uint64_t refused = 0;          // did not prove the key, broke off, or belongs to another user
+    uint64_t too_slow = 0;         // did not prove the key in time
+    uint64_t made_room = 0;        // closed as the oldest when there were too many
+    uint64_t accept_failures = 0;  // the system returned no connection, for example for lack of descriptors
   };
   Counters counters() const;
 
@@ -86,8 +86,8 @@ class Listener {
   const OnRefused on_refused_;
   const Fd stop_;  // an eventfd
 
-  // Of the thread.
-  std::list<Stranger> strangers_;  // the oldest first
+  // Used by the listener's thread only.
+  std::list<Stranger> strangers_;  // oldest first
   Deadline accept_again_ = Deadline::after({});
   std::chrono::milliseconds accept_pause_{0};
 

@@ -61,7 +61,7 @@ TEST(ListenerTest, a_stranger_that_sends_byte_by_byte_is_ended_at_the_deadline) 
   Host host({.handshake_limit = kLimit});
   const auto before = std::chrono::steady_clock::now();
   const Fd fd = plain_socket(host.port());
-  // A hello of 16 KiB would take it over a minute: a limit of idle time alone would not end it here.
+  // A hello of 16 KiB would take over a minute: an idle timeout alone would not end it.
   const std::string hello = std::string("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11) + std::string(16'378, 'x');
   size_t sent = 0;
   for (const char byte : hello) {
@@ -102,7 +102,7 @@ TEST(ListenerTest, eleven_hundred_idle_strangers_keep_no_member_out_and_cost_not
   }
   EXPECT_EQ(host.inbox.refusals(kIdle).size(), kIdle);
   EXPECT_GE(host.listener->counters().made_room, kIdle - ListenerOptions{}.max_strangers);
-  expect_exchange(host, host.connect());  // in a later round: what was refused is closed
+  expect_exchange(host, host.connect());  // in a later round: the refused connections are closed
   EXPECT_EQ(open_descriptors(), before);
 }
 
@@ -129,7 +129,7 @@ TEST(ListenerTest, strangers_that_say_nothing_make_room_before_one_that_speaks) 
   Host host({.max_strangers = 4, .max_strangers_per_source = 4});
   const Fd speaks = plain_socket(host.port(), loopback(1));  // the oldest
   ASSERT_EQ(send(speaks.get(), "\x16", 1, 0), 1);            // the first byte of a handshake
-  expect_exchange(host, host.connect());                     // so it has been heard
+  expect_exchange(host, host.connect());                     // so the byte has been read
   std::vector<Fd> silent;
   for (int i = 0; i < 20; ++i) {
     silent.push_back(plain_socket(host.port(), loopback(1)));
@@ -166,7 +166,7 @@ TEST(ListenerTest, it_stops_at_once_and_those_it_let_in_live_on) {
   const Fd idle = plain_socket(host->port());
   const auto near = host->connect();
   const std::unique_ptr<Connection> far = host->inbox.connection();
-  host.reset();  // and not after an hour
+  host.reset();  // ends at once, not after an hour
   EXPECT_EQ(read_to_end(idle.get()), "");
   ASSERT_TRUE((*near)->send("still here", soon()).ok());
   EXPECT_EQ(far->receive(soon()).value(), "still here");
@@ -192,7 +192,7 @@ TEST(ListenerTest, without_descriptors_it_pauses_warns_once_and_goes_on) {
 
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
-    const int next = dup(fd.get());  // the lowest that is free
+    const int next = dup(fd.get());  // the lowest free descriptor
     close(next);
     const rlimit none{static_cast<rlim_t>(next), limit.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
@@ -238,7 +238,7 @@ TEST(ListenerTest, a_folder_of_another_user_is_refused) {
   EXPECT_EQ(listen_at(UnixPath{(folder.path / "door").string()}).status().code(), StatusCode::kPermissionDenied);
 }
 
-// The folder alone would keep the other user out; so it is opened here, to see that the kernel is asked, too.
+// The folder alone would keep the other user out, so it is opened here to check that the kernel is asked, too.
 TEST(ListenerTest, a_process_of_another_user_is_refused_on_a_unix_socket) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "needs root";

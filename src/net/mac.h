@@ -1,6 +1,6 @@
-// Proves that bytes were sent by who has the key, unchanged, each message once and in order. It does not hide them.
+// Proves that the holder of the key sent these bytes, unchanged, each message once and in order. Does not hide them.
 //
-// AES-128-GMAC (NIST SP 800-38D); the nonce of a message is its number, so nothing but its tag travels with it.
+// AES-128-GMAC (NIST SP 800-38D); the nonce of a message is its number, so only the tag is sent with it.
 #pragma once
 
 #include <openssl/evp.h>
@@ -13,8 +13,8 @@
 
 namespace keepstep::net {
 
-// One direction of one connection: a key must serve for no other. Both ends have one, for the same messages. One thread
-// at a time.
+// For one direction of one connection; its key must not be used for any other. Both ends have a Mac for the same
+// messages. One thread at a time.
 class Mac {
  public:
   static constexpr size_t kKeyBytes = 16;
@@ -25,9 +25,9 @@ class Mac {
 
   // The next bytes of the message.
   void add(std::span<const std::byte> bytes);
-  // The message is whole: its tag. The next one begins.
+  // Ends the message and returns its tag. The next message begins.
   Tag finish();
-  // The same at the other end: whether `tag` is right. Compared in constant time.
+  // The same at the other end: returns whether `tag` is right. Compares in constant time.
   bool finish_with(std::span<const std::byte, kTagBytes> tag);
 
  private:

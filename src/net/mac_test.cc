@@ -18,7 +18,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 std::string hex(const Mac::Tag& tag) { return to_hex({reinterpret_cast<const char*>(tag.data()), tag.size()}); }
 
-// By the formulas of SP 800-38D in Python, checked with its test case 1. Nonces
+// Computed with the formulas of SP 800-38D in Python, checked with its test case 1. Nonces
 // 00..., 0100..., little endian.
 TEST(MacTest, a_tag_is_that_of_aes_128_gmac) {
   Mac mac(kKey);

@@ -1,4 +1,4 @@
-// What the tests of this module share: members of a job, and strangers that speak TLS as they like.
+// Shared helpers for this module's tests: members of a job, and strangers with their own TLS settings.
 #pragma once
 
 #include <arpa/inet.h>
@@ -28,10 +28,10 @@
 
 namespace keepstep::net {
 
-inline constexpr std::chrono::seconds kLong{60};  // longer than anything takes that works
+inline constexpr std::chrono::seconds kLong{60};  // longer than anything takes that works correctly
 inline Deadline soon() { return Deadline::after(kLong); }
 
-// Of the token that has `half` twice.
+// Derived from the token that consists of `half` twice.
 inline SharedKey key_of(std::string_view half = "0123456789abcdef", std::string_view rdzv_id = "job-7") {
   const std::string token = std::string(half) + std::string(half);
   return SharedKey::control(*JobToken::parse(token), rdzv_id);
@@ -40,7 +40,7 @@ inline std::shared_ptr<const TlsContext> context_of(const SharedKey& key = key_o
   return TlsContext::create(key).value();
 }
 
-// Gathers what a listener says, and waits for it.
+// Collects a listener's calls, and waits for them.
 class Inbox {
  public:
   explicit Inbox(ConnectionOptions options = {}) : options_(options) {}
@@ -58,7 +58,7 @@ class Inbox {
       changed_.notify_all();
     };
   }
-  // The next connection; null: none came.
+  // The next connection; null if none came.
   std::unique_ptr<Connection> connection() {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, kLong, [this] { return !connections_.empty(); })) {
@@ -87,7 +87,7 @@ class Inbox {
   std::vector<Status> refusals_;
 };
 
-// A listener on loopback, and what came to it.
+// A listener on loopback, and what it received.
 struct Host {
   explicit Host(ListenerOptions options = {}, const std::string& where = "127.0.0.1:0", const SharedKey& key = key_of(),
                 ConnectionOptions connection = {})
@@ -116,10 +116,10 @@ struct Ends {
   std::unique_ptr<Connection> far;   // accepted
 };
 
-// OpenSSL's own way to write to a socket raises it.
+// OpenSSL's own socket BIO raises SIGPIPE.
 inline void ignore_sigpipe() { signal(SIGPIPE, SIG_IGN); }
 
-// A blocking socket that connects from `source` to `port` on loopback; reads give up after a while.
+// A blocking socket, connected from `source` to `port` on loopback; reads time out.
 inline Fd plain_socket(uint16_t port, uint32_t source = INADDR_LOOPBACK) {
   ignore_sigpipe();
   Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -135,7 +135,7 @@ inline Fd plain_socket(uint16_t port, uint32_t source = INADDR_LOOPBACK) {
   return fd;
 }
 
-// All that comes until the other side closes.
+// Everything received until the other side closes.
 inline std::string read_to_end(int fd) {
   std::string all;
   char some[4096];
@@ -147,7 +147,7 @@ inline std::string read_to_end(int fd) {
   return all;
 }
 
-// What OpenSSL does for a stranger with settings of its own, over a blocking socket.
+// OpenSSL for a stranger with its own settings, over a blocking socket.
 struct PlainTls {
   explicit PlainTls(const SSL_METHOD* method) : context(SSL_CTX_new(method), SSL_CTX_free) { ignore_sigpipe(); }
   std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context;
@@ -158,7 +158,7 @@ struct PlainTls {
   }
 };
 
-// A process that does `body` with what arrives at its standard input's stead. Start it before any thread.
+// A process that runs `body`, which gets the read end of a pipe that tell() writes to. Start it before any thread.
 class Child {
  public:
   explicit Child(const std::function<int(int told)>& body) {
@@ -183,7 +183,7 @@ class Child {
       wait();
     }
   }
-  // Its exit code; -1: it was killed.
+  // Its exit code; -1 if it was killed.
   int wait() {
     int status = 0;
     waitpid(std::exchange(pid_, -1), &status, 0);
@@ -195,7 +195,7 @@ class Child {
   Fd to_;
 };
 
-// A folder of this user alone, gone with this object.
+// A folder that only this user can enter; removed with this object.
 struct PrivateFolder {
   PrivateFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "keepstep-net-XXXXXX").string();

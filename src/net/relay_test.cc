@@ -1,4 +1,4 @@
-// A relay between two members, which can do what it likes with their bytes: it can end the connection, and no more.
+// A relay between two members may do anything with their bytes, but can achieve no more than to end the connection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using testing::ElementsAreArray;
 
 constexpr size_t kHeaderBytes = 5;  // of a record: type, version, length (RFC 8446, 5.1)
 constexpr int kMessages = 10;
-constexpr size_t kTarget = 4;  // the record that something happens to: a message each
+constexpr size_t kTarget = 4;  // the record that is tampered with; each holds one message
 
 using Records = std::vector<std::string>;
 
@@ -29,8 +29,8 @@ void write_all(int fd, std::string_view bytes) {
   }
 }
 
-// Passes bytes on between whoever connects and `port`. Once it was told to hold(), it keeps what the connecting side
-// sends until that side ends, and passes on what a function makes of those records.
+// Passes bytes between whoever connects and `port`. After hold(), it holds back what the connecting side sends until
+// that side ends, then passes on what a function returns for those records.
 class Relay {
  public:
   explicit Relay(uint16_t port) : listener_(listen_tcp({"127.0.0.1", 0}).value()) {
@@ -39,7 +39,7 @@ class Relay {
   ~Relay() { thread_.join(); }
 
   SocketAddress address() const { return local_address(listener_.get()).value(); }
-  // Before the records that it is about are sent.
+  // Call it before the affected records are sent.
   void hold(std::function<Records(Records)> spoil) {
     spoil_ = std::move(spoil);
     holding_.store(true, std::memory_order_release);
@@ -103,7 +103,7 @@ struct Outcome {
 
 std::string text(size_t number) { return absl::StrFormat("message %d", number); }
 
-// Sends messages, and the end of the connection, through a relay that does `spoil` to their records.
+// Sends messages, and the end of the connection, through a relay that applies `spoil` to their records.
 Outcome send_through(std::function<Records(Records)> spoil) {
   Host host;
   std::unique_ptr<Connection> far;
@@ -132,7 +132,7 @@ Outcome send_through(std::function<Records(Records)> spoil) {
   }
 }
 
-// The first `count` messages came as they were sent, once each, and nothing else.
+// The first `count` messages arrived as they were sent, once each, and nothing else.
 void expect_prefix(const Outcome& outcome, size_t count, StatusCode end) {
   std::vector<std::string> expected;
   for (size_t i = 0; i < count; ++i) {

@@ -41,7 +41,7 @@ std::string SharedKey::identity() const {
 
 SharedKey SharedKey::control(const JobToken& token, std::string_view rdzv_id) {
   SharedKey key(kControl);
-  // The colon ends the purpose: "... 1" with the id "0x" is not "... 10" with the id "x".
+  // The colon ends the purpose: "... 1" with the id "0x" differs from "... 10" with the id "x".
   derive(token.secret(), std::string(kControl) + ":" + std::string(rdzv_id), key.bytes_);
   return key;
 }

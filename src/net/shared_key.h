@@ -1,8 +1,8 @@
-// A key that all members of a job hold and no one else: what TLS proves on every connection (RFC 8446, external PSK).
+// A key that only the members of a job hold: TLS proves it on every connection (RFC 8446, external PSK).
 //
-// It comes with an identity, a text that crosses the network in the clear. So the identity names the purpose of the
-// key only: not the job, not a rank. The identity of a data key also has its generation, so that a peer that is in
-// another one says so, and is not taken for a stranger.
+// It has an identity, a text that crosses the network in the clear. So the identity names only the key's purpose, not
+// the job or a rank. The identity of a data key also contains its generation, so a peer in another generation is
+// recognized as such and not mistaken for a stranger.
 #pragma once
 
 #include <array>
@@ -22,17 +22,17 @@ class SharedKey {
   static constexpr size_t kBytes = 32;
 
   // For the connections between agents and the coordinator: HKDF-SHA-256 (RFC 5869) of the job token, without salt,
-  // with info "keepstep control 1:" + `rdzv_id`. Jobs with the same token and different rendezvous ids cannot talk to
-  // each other. The token cannot be computed from the key.
+  // with the info "keepstep control 1:" + `rdzv_id`. Jobs with the same token and different rendezvous ids cannot talk
+  // to each other. The token cannot be computed from the key.
   static SharedKey control(const JobToken& token, std::string_view rdzv_id);
 
-  // For the connections between the ranks of one generation. Random bytes come first, the same for all agents:
-  // `secret`, of one run of a coordinator. A generation's key is derived from them, like the control key, with info
+  // For the connections between the ranks of one generation. They start from random bytes, the same for all agents: the
+  // `secret` of one run of a coordinator. A generation's key is derived from it like the control key, with the info
   // "keepstep data 1:TERM/GENERATION". Neither the secret nor another generation's key can be computed from it.
   static std::string random_data_secret();  // aborts only if the system has no randomness
-  // INVALID_ARGUMENT: `secret` has not kBytes bytes.
+  // INVALID_ARGUMENT: `secret` does not have kBytes bytes.
   static StatusOr<SharedKey> data_of(std::string_view secret, uint32_t term, uint32_t generation);
-  // What data_of() gave, from its bytes() as hex. INVALID_ARGUMENT: that is not hex of kBytes bytes.
+  // Restores a key made by data_of() from its hex(). INVALID_ARGUMENT: `hex` is not kBytes bytes in hex.
   static StatusOr<SharedKey> data(std::string_view hex, uint32_t term, uint32_t generation);
   std::string hex() const;
 

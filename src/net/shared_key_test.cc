@@ -7,7 +7,7 @@
 namespace keepstep::net {
 namespace {
 
-// Made with Python's hmac: HKDF of RFC 5869 without salt, of a token of 0123456789abcdef twice.
+// Computed with Python's hmac: HKDF of RFC 5869 without salt; the token is 0123456789abcdef twice.
 TEST(SharedKeyTest, the_control_key_is_hkdf_of_the_token_and_the_rendezvous_id) {
   const SharedKey key = key_of("0123456789abcdef", "job-7");
   EXPECT_EQ(key.hex(), "f2f978d7886470da2390c2d04992cdf164801e61063ecde0d406f9fdcf06265a");
@@ -21,7 +21,7 @@ TEST(SharedKeyTest, another_token_or_another_rendezvous_id_gives_another_key) {
   EXPECT_NE(key_of("0123456789abcdef").hex(), key_of("0123456789abcdeF").hex());
 }
 
-// Made with Python's hmac: HKDF of RFC 5869 without salt, of 32 bytes "s".
+// Computed with Python's hmac: HKDF of RFC 5869 without salt; the secret is 32 bytes "s".
 TEST(SharedKeyTest, a_data_key_is_hkdf_of_the_secret_and_the_generation) {
   const StatusOr<SharedKey> key = SharedKey::data_of(std::string(32, 's'), 3, 14);
   ASSERT_TRUE(key.ok()) << key.status();

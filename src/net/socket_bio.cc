@@ -25,7 +25,7 @@ int read_some(BIO* bio, char* bytes, int size) {
 }
 
 long control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {
-  return command == BIO_CTRL_FLUSH ? 1 : 0;  // OpenSSL insists that this works
+  return command == BIO_CTRL_FLUSH ? 1 : 0;  // OpenSSL requires this to succeed
 }
 
 BIO_METHOD* new_method() {
@@ -41,7 +41,7 @@ BIO_METHOD* new_method() {
 }  // namespace
 
 BIO* new_socket_bio(BioSocket* socket) {
-  static BIO_METHOD* const method = new_method();  // for as long as the process lives
+  static BIO_METHOD* const method = new_method();  // lives as long as the process
   BIO* bio = method == nullptr ? nullptr : BIO_new(method);
   if (bio != nullptr) {
     BIO_set_data(bio, socket);

@@ -22,13 +22,13 @@ std::optional<std::string_view> extension(SSL* ssl, unsigned int type) {
   return std::string_view(reinterpret_cast<const char*>(bytes), size);
 }
 
-// RFC 8446, 4.2.9: one byte of length, one byte a mode.
+// RFC 8446, 4.2.9: one length byte, then one byte per mode.
 bool offers_diffie_hellman(std::string_view modes) {
   return !modes.empty() && modes.find(static_cast<char>(kPskWithDiffieHellman), 1) != std::string_view::npos;
 }
 
-// RFC 8446, 4.2.11: two bytes of length of the list; two of an identity, the identity, four of its age. Members of a
-// job offer one, so only the first is looked at.
+// RFC 8446, 4.2.11: two bytes for the list's length; two for an identity's length, the identity, four for its age.
+// Members of a job offer one, so only the first is checked.
 bool offers_first(std::string_view offered, std::string_view identity) {
   if (offered.size() < 4 + identity.size()) {
     return false;
@@ -62,7 +62,7 @@ Status TlsContext::set_up() {
   SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(context_, 0);
   SSL_CTX_set_recv_max_early_data(context_, 0);
-  // One read of the socket brings a whole record, not its header first.
+  // One read of the socket gets a whole record, not just its header first.
   SSL_CTX_set_read_ahead(context_, 1);
   SSL_CTX_set_client_hello_cb(context_, look_at_hello, this);
   SSL_CTX_set_psk_find_session_callback(context_, find_session);
@@ -79,7 +79,7 @@ StatusOr<SslPointer> TlsContext::start(Role role, Complaint* complaint) const {
   }
   if (role == Role::kConnects) {
     SSL_set_connect_state(ssl.get());
-    // There is no trust store: a peer that shows a certificate fails, whoever signed it.
+    // There is no trust store: a peer that presents a certificate fails, whoever signed it.
     SSL_set_verify(ssl.get(), SSL_VERIFY_PEER, nullptr);
   } else {
     SSL_set_accept_state(ssl.get());
@@ -87,7 +87,7 @@ StatusOr<SslPointer> TlsContext::start(Role role, Complaint* complaint) const {
   return ssl;
 }
 
-// OpenSSL would go on without the key: to a request for another group, or to a certificate that we do not have.
+// Without the key OpenSSL would continue: with a request for another group, or with a certificate that we do not have.
 int TlsContext::look_at_hello(SSL* ssl, int* alert, void* self) {
   const std::string_view ours = static_cast<const TlsContext*>(self)->identity_;
   const auto offered = extension(ssl, TLSEXT_TYPE_psk);

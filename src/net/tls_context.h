@@ -1,4 +1,4 @@
-// How all connections of one key are set up: TLS 1.3 (RFC 8446) with an external pre-shared key and nothing else.
+// The TLS settings of all connections with one key: TLS 1.3 (RFC 8446) with an external pre-shared key, nothing else.
 //
 //   key exchange  PSK with ephemeral Diffie-Hellman (psk_dhe_ke): who learns the key later cannot read old traffic
 //   suite, group  TLS_AES_128_GCM_SHA256 and secp256r1: what every implementation must have (RFC 8446, 9.1), fast on
@@ -6,11 +6,11 @@
 //                 to negotiate
 //   not there     older versions, certificates, tickets, resumption, early data, renegotiation
 //
-// The side that accepts looks at the first message before OpenSSL acts on it: one that does not offer our key is
-// answered with an alert and nothing else. The side that connects insists that its key was chosen: without that a relay
-// could show a certificate of its own instead.
+// The accepting side inspects the first message before OpenSSL acts on it: one that does not offer our key gets only an
+// alert. The connecting side insists that its key was chosen: otherwise a relay could present its own certificate
+// instead.
 //
-// Not changed once made: any thread may use it, and many connections may at once.
+// Immutable: any thread may use it, for many connections at once.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -31,16 +31,16 @@ using SslPointer = std::unique_ptr<SSL, FreeSsl>;
 
 class TlsContext {
  public:
-  // INTERNAL: this OpenSSL lacks something, and what.
+  // INTERNAL: this OpenSSL lacks a feature; the message names it.
   static StatusOr<std::shared_ptr<const TlsContext>> create(const SharedKey& key);
   ~TlsContext();
 
   // Why a peer's first message was refused.
   struct Complaint {
-    const char* text = nullptr;  // a literal; null: it was not
+    const char* text = nullptr;  // a literal; null if it was not refused
     bool other_key = false;      // it offered a key for another purpose or generation
   };
-  // The TLS state of one connection, which must not outlive the context; nor may `complaint` go before it.
+  // The TLS state of one connection. The context and `complaint` must outlive it.
   StatusOr<SslPointer> start(Role role, Complaint* complaint) const;
 
  private:
@@ -60,10 +60,10 @@ class TlsContext {
 
 struct OpensslError {
   int reason = 0;         // SSL_R_...
-  bool is_alert = false;  // from the peer
+  bool is_alert = false;  // sent by the peer
   std::string text;
 };
-// The oldest error that OpenSSL noted on this thread; then forgets them all.
+// Returns the oldest error in OpenSSL's queue for this thread, and clears the queue.
 OpensslError take_openssl_error();
 
 }  // namespace keepstep::net

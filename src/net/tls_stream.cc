@@ -32,7 +32,7 @@ StatusOr<TlsStream::Wait> TlsStream::handshake() {
     (void)flush();  // the alert
     return status;
   }
-  // Believes nothing but the key, should a certificate ever be trusted by mistake.
+  // Accepts only the key, in case a certificate is ever trusted by mistake.
   if (result == 1 && (SSL_session_reused(ssl_.get()) != 1 || SSL_version(ssl_.get()) != TLS1_3_VERSION)) {
     return absl::UnauthenticatedError(absl::StrFormat("%s did not prove the key of this job", peer_));
   }
@@ -131,9 +131,9 @@ Status TlsStream::write(std::string_view bytes) {
   return absl::OkStatus();
 }
 
-// The message that tells the peer goes out in front of the next record.
+// The message that informs the peer precedes the next record.
 Status TlsStream::change_key() {
-  // The peer is not asked to change its key: it counts its own records.
+  // The peer is not asked to change its own key: it counts its own records.
   if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
     return absl::InternalError(
         absl::StrFormat("the key of the connection to %s cannot be changed: %s", peer_, take_openssl_error().text));

@@ -81,7 +81,7 @@ TEST_F(JournalTest, no_reason_means_no_because) {
 }
 
 TEST_F(JournalTest, quotes_newlines_and_bytes_that_are_no_utf8_stay_one_line_of_json) {
-  open()->write("fault_noticed", {1, 1}, "a \"quote\"\nand a line\xff end", {{"what", std::string("\x01\\")}});
+  open()->write("fault_detected", {1, 1}, "a \"quote\"\nand a line\xff end", {{"what", std::string("\x01\\")}});
   const auto all = lines("journal.jsonl");
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0]["because"], "a \"quote\"\nand a line\xEF\xBF\xBD end");

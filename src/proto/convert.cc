@@ -13,7 +13,7 @@
 namespace keepstep::proto {
 namespace {
 
-// At most kMaxTextBytes: the start, which says what, and the end, where a Python traceback names the exception.
+// At most kMaxTextBytes: the start, with the main message, and the end, where a Python traceback names the exception.
 std::string text(const std::string& whole) {
   if (whole.size() <= kMaxTextBytes) {
     return whole;
@@ -49,7 +49,7 @@ void set_word(const brain::SealedWord& from, control::Sealed::Word* to) {
   }
 }
 
-// Of a sealed word, or of progress.
+// From a sealed word, or from progress.
 template <class Message>
 std::optional<brain::StepDigest> digest_from(const Message& from) {
   return from.has_gradients() ? std::optional(brain::StepDigest{from.gradients(), from.state_digest()}) : std::nullopt;
@@ -116,7 +116,7 @@ void set_policy(const brain::ElasticConfig& from, control::PolicyChanged* to) {
   to->set_scale_up_snooze(from.scale_up_snooze.count());
   to->set_min_between_changes(from.min_between_changes.count());
   to->set_backoff_factor(from.backoff_factor);
-  to->set_backoff_most(from.backoff_most.count());
+  to->set_max_backoff(from.max_backoff.count());
 }
 
 StatusOr<brain::Event> policy_from(const control::PolicyChanged& from) {
@@ -136,8 +136,8 @@ StatusOr<brain::Event> policy_from(const control::PolicyChanged& from) {
   config.scale_up_snooze = brain::Time(from.scale_up_snooze());
   config.min_between_changes = brain::Time(from.min_between_changes());
   config.backoff_factor = from.backoff_factor();
-  config.backoff_most = brain::Time(from.backoff_most());
-  return brain::PolicyChanged{std::move(config)};  // whether it makes sense, the brain says
+  config.max_backoff = brain::Time(from.max_backoff());
+  return brain::PolicyChanged{std::move(config)};  // the brain checks whether it makes sense
 }
 
 StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, HeldTables& tables) {
@@ -157,7 +157,7 @@ StatusOr<brain::Effect> prepare_from(const control::FromCoordinator& message, He
   return prepare;
 }
 
-// Ascending ranks as runs: how many are left out, how many follow, and so on.
+// Ascending ranks as runs: how many are skipped, how many follow, and so on.
 void set_runs(const std::vector<brain::Rank>& ranks, google::protobuf::RepeatedField<uint32_t>* runs) {
   brain::Rank next = 0;
   for (const brain::Rank rank : ranks) {
@@ -226,7 +226,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    died->set_pid(e.pid);
                    died->set_signal(e.signal);
                    died->set_exit_code(e.exit_code);
-                   died->set_noticed_by(text(e.noticed_by));
+                   died->set_detected_by(text(e.detected_by));
                    died->set_traceback(text(e.traceback));
                    died->set_unfit(text(e.unfit));
                  },
@@ -348,8 +348,8 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return brain::WorkerRecoverable{in.worker_recoverable().worker()};
     case control::AgentEvent::kWorkerDied: {
       const control::WorkerDied& died = in.worker_died();
-      return brain::WorkerDied{died.worker(),     died.pid(),       died.signal(), died.exit_code(),
-                               died.noticed_by(), died.traceback(), died.unfit()};
+      return brain::WorkerDied{died.worker(),      died.pid(),       died.signal(), died.exit_code(),
+                               died.detected_by(), died.traceback(), died.unfit()};
     }
     case control::AgentEvent::kWorkerHung:
       return brain::WorkerHung{in.worker_hung().worker(), identity, in.worker_hung().pid(),

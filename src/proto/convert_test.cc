@@ -11,7 +11,7 @@
 
 namespace keepstep::brain {
 
-// Structured bindings stop compiling when a field is added: then convert.cc, control.proto and this must learn it.
+// Structured bindings stop compiling when a field is added: add it to convert.cc, control.proto and here.
 auto fields(const NodeLost& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);
@@ -159,8 +159,8 @@ using brain::StateKind;
 using brain::Vote;
 
 constexpr brain::NodeId kNode = 7;
-constexpr Identity kOwn{3, 41};     // of the message
-constexpr Identity kNewest{3, 44};  // of the sender
+constexpr Identity kOwn{3, 41};     // the message's
+constexpr Identity kNewest{3, 44};  // the sender's
 
 template <class Variant>
 bool equal(const Variant& a, const Variant& b) {

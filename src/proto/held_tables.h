@@ -1,4 +1,4 @@
-// The rank tables that an agent holds from one stream: a difference starts from one of them.
+// The rank tables that an agent holds from one stream, as bases for differences.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace keepstep::proto {
 
 class HeldTables {
  public:
-  // A difference may start from an older table than the newest: from what the coordinator last heard of.
+  // A difference may start from an older table than the newest: the latest that the coordinator knew of.
   static constexpr size_t kKept = 8;
 
-  // The rank table that came with a Prepare of `identity`: itself, or what its difference makes of the table it names.
-  // FAILED_PRECONDITION: that table is not held, or is another one; all tables are dropped then, and the coordinator
+  // Returns the rank table of a Prepare of `identity`: the one it contains, or its difference applied to the table it
+  // names. FAILED_PRECONDITION: that table is not held, or differs; all tables are dropped then, and the coordinator
   // must be told (control::TableLost). INVALID_ARGUMENT: malformed, or of another identity.
   StatusOr<brain::RankTable> take(const control::Prepare& prepare, brain::Identity identity);
 
-  // The generation of the newest one; 0: none.
+  // The generation of the newest table; 0: none.
   uint32_t newest() const { return tables_.empty() ? 0 : tables_.rbegin()->first; }
 
  private:

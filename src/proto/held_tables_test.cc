@@ -42,7 +42,7 @@ TEST(HeldTables, a_difference_to_a_table_that_is_not_held_drops_all_and_a_whole_
   EXPECT_EQ(held.take(delta(4, 2, second, first), {1, 4}).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(*held.take(whole(4, second), {1, 4}), second);
 
-  // The base has the right number and is another table.
+  // The base has the right number but is a different table.
   const RankTable other = *RankTable::make({{9, 8, 0, {}}, {7, 8, 0, {}}});
   const RankTable next = *RankTable::make({{9, 8, 0, {}}, {8, 8, 0, {}}});
   EXPECT_EQ(held.take(delta(5, 4, other, next), {1, 5}).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -56,8 +56,8 @@ TEST(HeldTables, a_table_of_another_generation_than_its_order_is_malformed) {
   EXPECT_FALSE(held.take(control::Prepare(), {1, 2}).ok());
 }
 
-// The coordinator's ledger and agents that answer late, never, or forget all they held: whoever is sent a generation
-// has its table, or says so and has it the next time.
+// The coordinator's ledger with agents that answer late, never, or forget all they held: an agent that is sent a
+// generation has its table, or reports that it has not, and has it the next time.
 TEST(HeldTables, together_with_the_ledger_every_agent_gets_every_table) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(seed);
@@ -71,7 +71,7 @@ TEST(HeldTables, together_with_the_ledger_every_agent_gets_every_table) {
       ledger.prepared(generation, table);
       for (brain::NodeId node = 0; node < 4; ++node) {
         if (random() % 8 == 0) {
-          agents[node] = HeldTables();  // it came anew, and the coordinator does not know yet
+          agents[node] = HeldTables();  // it reconnected, and the coordinator does not know yet
         }
         bool taken = false;
         for (int attempt = 0; attempt < 2 && !taken; ++attempt) {

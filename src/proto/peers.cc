@@ -7,7 +7,7 @@
 namespace keepstep::proto {
 namespace {
 
-constexpr std::chrono::seconds kAskAfter{3};  // so who says nothing for 15 s is taken for dead
+constexpr std::chrono::seconds kAskAfter{3};  // so a peer that is silent for 15 s is considered dead
 
 }  // namespace
 

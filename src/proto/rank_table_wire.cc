@@ -38,7 +38,7 @@ struct DeltaHeader {
 };
 static_assert(sizeof(DeltaHeader) == 16);
 
-// What many entries have in common.
+// The properties that many entries share.
 struct Shape {
   uint64_t network = 0;  // the upper half of the address
   uint32_t ranks = 0;
@@ -65,7 +65,7 @@ static_assert(sizeof(SpliceHeader) == 12);
 
 using Checksum = uint64_t;
 
-// Halves of an address are eight bytes in network order, as they are.
+// Halves of an address are eight bytes in network order, unchanged.
 uint64_t half(const brain::Address& address, size_t which) {
   uint64_t value;
   std::memcpy(&value, address.bytes.data() + 8 * which, 8);
@@ -85,7 +85,7 @@ class Shapes {
     if (shapes_.empty() || shapes_[newest_] != shape) {
       const auto [found, fresh] = index_.try_emplace(shape, static_cast<uint16_t>(shapes_.size()));
       if (fresh) {
-        shapes_.push_back(shape);  // at most one an entry, so the index fits
+        shapes_.push_back(shape);  // at most one per entry, so the index fits
       }
       newest_ = found->second;
     }
@@ -99,7 +99,7 @@ class Shapes {
  private:
   std::vector<Shape> shapes_;
   std::map<Shape, uint16_t> index_;
-  uint16_t newest_ = 0;  // most rows have the shape of the row before
+  uint16_t newest_ = 0;  // most rows have the shape of the previous row
 };
 
 std::string seal(std::string bytes) {
@@ -109,10 +109,10 @@ std::string seal(std::string bytes) {
 
 Status malformed(const std::string& what) { return absl::InvalidArgumentError("a malformed rank table: " + what); }
 
-// Takes structures off the front; `ok()` turns false where the bytes end too early.
-class Reader {
+// Takes structures off the front; `ok()` becomes false if the bytes end too early.
+class Decoder {
  public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
   template <class Struct>
   Struct take() {
     Struct value{};
@@ -133,12 +133,12 @@ class Reader {
   bool ok_ = true;
 };
 
-// Checks version, kind and checksum; leaves what lies between header and checksum in `body`.
+// Checks version, kind and checksum; sets `body` to the bytes between header and checksum.
 StatusOr<Header> open(std::string_view bytes, Kind kind, std::string_view* body) {
   if (bytes.size() < sizeof(Header) + sizeof(Checksum)) {
     return malformed(absl::StrFormat("%d bytes are too few", bytes.size()));
   }
-  const Header header = Reader(bytes).take<Header>();
+  const Header header = Decoder(bytes).take<Header>();
   if (header.version != kVersion) {
     return malformed(absl::StrFormat("it has format version %d, this is version %d; run the same keepstep everywhere",
                                      header.version, kVersion));
@@ -147,14 +147,14 @@ StatusOr<Header> open(std::string_view bytes, Kind kind, std::string_view* body)
     return malformed(absl::StrFormat("kind %d instead of %d", header.kind, kind));
   }
   const std::string_view sealed = bytes.substr(0, bytes.size() - sizeof(Checksum));
-  if (Reader(bytes.substr(sealed.size())).take<Checksum>() != checksum(sealed.data(), sealed.size())) {
+  if (Decoder(bytes.substr(sealed.size())).take<Checksum>() != checksum(sealed.data(), sealed.size())) {
     return malformed("its checksum is wrong");
   }
   *body = sealed.substr(sizeof(Header));
   return header;
 }
 
-StatusOr<std::vector<Shape>> read_shapes(Reader& reader, size_t count) {
+StatusOr<std::vector<Shape>> read_shapes(Decoder& reader, size_t count) {
   if (count * sizeof(Shape) > reader.left()) {
     return malformed(absl::StrFormat("it announces %d shapes and ends before them", count));
   }
@@ -168,7 +168,7 @@ StatusOr<std::vector<Shape>> read_shapes(Reader& reader, size_t count) {
   return shapes;
 }
 
-Status read_rows(Reader& reader, size_t count, const std::vector<Shape>& shapes, std::vector<Entry>& entries) {
+Status read_rows(Decoder& reader, size_t count, const std::vector<Shape>& shapes, std::vector<Entry>& entries) {
   if (count * sizeof(Row) > reader.left()) {
     return malformed(absl::StrFormat("it announces %d entries and ends before them", count));
   }
@@ -193,7 +193,7 @@ Status read_rows(Reader& reader, size_t count, const std::vector<Shape>& shapes,
 }  // namespace
 
 uint64_t digest(const RankTable& table) {
-  // No padding: what lies in memory is what is said.
+  // No padding: the bytes in memory are exactly the contents.
   static_assert(sizeof(Entry) == 28 && std::has_unique_object_representations_v<Entry>);
   return checksum(table.entries().data(), table.entries().size() * sizeof(Entry));
 }
@@ -217,7 +217,7 @@ std::string encode(brain::Identity identity, const RankTable& table) {
 StatusOr<IdentifiedTable> decode_table(std::string_view bytes) {
   std::string_view body;
   KEEPSTEP_ASSIGN_OR_RETURN(const Header header, open(bytes, kTable, &body));
-  Reader reader(body);
+  Decoder reader(body);
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<Shape> shapes, read_shapes(reader, header.shapes));
   std::vector<Entry> entries;
   KEEPSTEP_RETURN_IF_ERROR(read_rows(reader, header.rows, shapes, entries));
@@ -254,7 +254,7 @@ std::string encode(const IdentifiedDelta& delta) {
 StatusOr<IdentifiedDelta> decode_delta(std::string_view bytes) {
   std::string_view body;
   KEEPSTEP_ASSIGN_OR_RETURN(const Header header, open(bytes, kDelta, &body));
-  Reader reader(body);
+  Decoder reader(body);
   const auto more = reader.take<DeltaHeader>();
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<Shape> shapes, read_shapes(reader, header.shapes));
   if (uint64_t{more.splices} * sizeof(SpliceHeader) + uint64_t{header.rows} * sizeof(Row) != reader.left()) {

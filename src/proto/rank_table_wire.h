@@ -1,9 +1,9 @@
-// Rank tables and their differences as bytes: 16 bytes an entry, a dictionary of what entries have in common, and a
-// constant. Byte-exact in docs/formats/rank_table.md.
+// Rank tables and their differences as bytes: 16 bytes per entry, a dictionary of what entries have in common, and a
+// constant part. Byte-exact in docs/formats/rank_table.md.
 //
-// Encoding one table twice gives the same bytes. Decoding takes no memory that the bytes at hand do not account for,
-// and refuses (INVALID_ARGUMENT, naming the reason) what encode() never makes: wrong version, size or checksum,
-// unsorted splices, entries that are no table.
+// Encoding the same table twice gives the same bytes. Decoding allocates no more memory than the input accounts for,
+// and refuses (INVALID_ARGUMENT, naming the reason) anything that encode() never makes: a wrong version, size or
+// checksum, unsorted splices, entries that form no table.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace keepstep::proto {
 
 inline constexpr size_t kRankTableEntryBytes = 16;
 
-// Of all that a table says, whatever its encoding: equal tables have equal digests.
+// Covers all contents of a table, whatever its encoding: equal tables have equal digests.
 uint64_t digest(const brain::RankTable& table);
 
 struct IdentifiedTable {
@@ -28,7 +28,7 @@ struct IdentifiedTable {
 std::string encode(brain::Identity identity, const brain::RankTable& table);
 StatusOr<IdentifiedTable> decode_table(std::string_view bytes);
 
-// From the table of generation `base` (of the same term) to that of `identity`, whose digest is `result`.
+// From the table of generation `base` (of the same term) to that of `identity`, which has the digest `result`.
 struct IdentifiedDelta {
   brain::Identity identity;
   uint32_t base = 0;

@@ -71,7 +71,7 @@ TEST(RankTableWire, costs_sixteen_bytes_a_node_and_a_constant_for_both_families_
   std::vector<Entry> six;
   std::mt19937_64 random(1);
   for (uint32_t node = 0; node < 2048; ++node) {
-    // IPv6: one network, interface identifiers and port bases as random as they come.
+    // IPv6: one network, random interface identifiers and port bases.
     brain::Address address{{0xfd, 0x12, 0x34, 0x56, 0x78, 0x9a, 0, 1}};
     for (size_t byte = 8; byte < 16; ++byte) {
       address.bytes[byte] = static_cast<uint8_t>(random());
@@ -121,8 +121,8 @@ TEST(RankTableWire, what_was_damaged_made_by_another_version_or_cut_short_is_ref
   EXPECT_NE(why(resealed(bytes)).find("it has no ranks"), std::string::npos);
 }
 
-// Whatever a wrong byte does, it neither crashes nor makes a table larger than the bytes account for. Half of the
-// mutants get a right checksum, so that the checks behind it are reached.
+// Whatever byte is wrong, it neither causes a crash nor makes a table larger than the bytes account for. Half of the
+// mutants get a valid checksum, so that the checks after it are reached.
 TEST(RankTableWire, random_mutations_are_refused_or_make_a_table_no_larger_than_their_bytes) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(seed);

@@ -1,13 +1,13 @@
-// keepstep_copy_bench: what hydration on one node is a share of. `keepstep bench hydrate` starts it.
+// keepstep_copy_bench: a baseline for hydration on one node. `keepstep bench hydrate` starts it.
 //
 //   keepstep_copy_bench BYTES ROUNDS
 //
-// Two processes, one of which has BYTES in memory of its own and the other wants them in its own, all of which is there
-// before the clock starts. Both take the XXH3 of every chunk, the first of what it gives and the second of what it then
-// has, and compare. Nothing else: no plan, no requests, no tensors, one copy at a time. In turns:
+// One of two processes has BYTES in its own memory, and the other copies them into its own; all memory is allocated
+// before the clock starts. Both compute the XXH3 of every chunk, the first of what it sends and the second of what it
+// then has, and compare. Nothing else: no plan, no requests, no tensors, one copy at a time. In turns:
 //
 //   CHUNKxSLOTS  the first copies into a ring in shared memory, the second out of it
-//   vm_readv     the second reads the first one's memory by process_vm_readv; the first only takes checksums
+//   vm_readv     the second reads the first one's memory with process_vm_readv; the first only computes checksums
 //
 // Prints one JSON object: for each way the seconds of each round.
 
@@ -43,7 +43,7 @@ constexpr size_t kBlock = 64 << 10;  // copied, then hashed while it is in the c
 constexpr int kSpins = 200;
 constexpr int64_t kNapNs = 10'000'000;
 
-// A word that one process raises and the other waits for.
+// A word that one process increments and the other waits for.
 struct Progress {
   alignas(64) std::atomic<uint32_t> value;
   std::atomic<uint32_t> sleeps;
@@ -75,11 +75,11 @@ struct Shared {
   Progress given;  // chunks
   Progress taken;
   std::atomic<uint64_t> sums[kMaxSlots];
-  std::atomic<uint64_t> source;  // its memory's address there
+  std::atomic<uint64_t> source;  // the address of its memory there
   alignas(64) std::byte slots[kMaxSlots * kMaxChunk];
 };
 
-// Copies and hashes block by block; gives the XXH3 of `hashed`, which is `from` or `to`.
+// Copies and hashes block by block; returns the XXH3 of `hashed`, which is `from` or `to`.
 uint64_t copy_and_sum(std::byte* to, const std::byte* from, size_t bytes, const std::byte* hashed,
                       XXH3_state_t* state) {
   XXH3_64bits_reset(state);
@@ -111,7 +111,7 @@ class Bench {
     const std::vector<std::pair<size_t, size_t>> rings = {
         {64 << 10, 16}, {256 << 10, 4}, {256 << 10, 16}, {1 << 20, 4}};
     std::vector<std::vector<double>> seconds(rings.size() + 1);
-    for (int round = -1; round < rounds_; ++round) {  // the first is not counted
+    for (int round = -1; round < rounds_; ++round) {  // the first is a warm-up
       for (size_t way = 0; way < seconds.size(); ++way) {
         const auto [chunk, slots] = way < rings.size() ? rings[way] : std::pair(size_t{256} << 10, size_t{16});
         const bool direct = way == rings.size();
@@ -120,7 +120,7 @@ class Bench {
         if (round >= 0) {
           seconds[way].push_back(seconds_of(monotonic_ns() - start_ns));
         }
-        if (!source) {  // so that nothing is there already when the next turn comes
+        if (!source) {  // so that the next turn finds no data from this one
           std::memset(own_, 0, bytes_);
         }
         meet(source);
@@ -132,7 +132,7 @@ class Bench {
   }
 
  private:
-  // Each waits for the other. Both words only ever grow; these are where they stand.
+  // Each waits for the other. Both words only grow; these are their current values.
   void meet(bool source) {
     Progress& mine = source ? shared_->given : shared_->taken;
     Progress& other = source ? shared_->taken : shared_->given;

@@ -235,12 +235,13 @@ TEST(HydrationFaults, without_sources_there_is_an_error) {
   EXPECT_TRUE(absl::IsDataLoss(puller.manifest(kIdentity).status()));
 }
 
-// Asks as a stranger would, by writing into the region.
+// Sends requests as a stranger would, by writing into the region.
 class Stranger {
  public:
   explicit Stranger(const SharedRegion& region) : board_(board_at(region.data())) {}
 
-  Outcome ask(uint64_t identity, uint64_t version, uint32_t kind, uint64_t offset, uint64_t bytes, uint32_t ahead = 1) {
+  ReplyCode ask(uint64_t identity, uint64_t version, uint32_t kind, uint64_t offset, uint64_t bytes,
+                uint32_t ahead = 1) {
     Channel& channel = board_.channels[kChannels - 1];
     const uint32_t number = channel.answered.load() + ahead;
     Slot& slot = channel.slots[number % kSlots];
@@ -255,7 +256,7 @@ class Stranger {
     for (uint32_t seen = 0; (seen = channel.answered.load()) != number;) {
       futex_wait(channel.answered, seen, kNapNs);
     }
-    return static_cast<Outcome>(slot.outcome.load());
+    return static_cast<ReplyCode>(slot.code.load());
   }
 
  private:
@@ -275,22 +276,22 @@ TEST(HydrationFaults, requests_of_strangers_are_refused_and_the_source_goes_on) 
   const uint64_t id = pack(kIdentity);
   constexpr uint32_t kManifest = 1, kSizes = 2, kDigests = 3, kData = 4;
   constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, 100), Outcome::kOk);
-  EXPECT_EQ(stranger.ask(id + 1, kVersion, kData, 0, 100), Outcome::kWrongIdentity);
-  EXPECT_EQ(stranger.ask(id - 1, kVersion, kManifest, 0, 10), Outcome::kWrongIdentity);
-  EXPECT_EQ(stranger.ask(id, kVersion + 1, kData, 0, 100), Outcome::kWrongIdentity);
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, 600'000, 101), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, kSlotBytes + 1), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, kHuge, 2), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, 2, kHuge), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kManifest, 0, 11), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kSizes, 1, 2), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kSizes, 0, kHuge / 8 + 1), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kDigests, 2, 1), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, 0, 0, 0), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, 77, 0, 8), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, 100, 1'000'000), Outcome::kMalformed);
-  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, 100, 0x9000'0000), Outcome::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, 100), ReplyCode::kOk);
+  EXPECT_EQ(stranger.ask(id + 1, kVersion, kData, 0, 100), ReplyCode::kWrongIdentity);
+  EXPECT_EQ(stranger.ask(id - 1, kVersion, kManifest, 0, 10), ReplyCode::kWrongIdentity);
+  EXPECT_EQ(stranger.ask(id, kVersion + 1, kData, 0, 100), ReplyCode::kWrongIdentity);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, 600'000, 101), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, kSlotBytes + 1), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, kHuge, 2), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, 2, kHuge), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kManifest, 0, 11), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kSizes, 1, 2), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kSizes, 0, kHuge / 8 + 1), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kDigests, 2, 1), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, 0, 0, 0), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, 77, 0, 8), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, 100, 1'000'000), ReplyCode::kMalformed);
+  EXPECT_EQ(stranger.ask(id, kVersion, kData, 0, 100, 0x9000'0000), ReplyCode::kMalformed);
 
   ASSERT_TRUE(puller.pull(kIdentity, kVersion, mine.regions(), false).ok());
   EXPECT_EQ(mine, Tensors(sizes, 1));

@@ -1,4 +1,4 @@
-// Pulling the state of a peer, when nothing goes wrong. What goes wrong is in hydration_faults_test.cc.
+// Pulling the state of a peer when nothing goes wrong. For faults see hydration_faults_test.cc.
 #include "state/hydration.h"
 
 #include <gmock/gmock.h>
@@ -165,7 +165,7 @@ TEST(Hydration, a_target_waits_for_sources_that_publish_later) {
       HostCopy host;
       Tensors tensors(sizes, 1);
       Source source(region.data(), host, nullptr);
-      // An earlier generation first: its state must not be taken for the one that is wanted.
+      // An earlier generation first: its state must not be mistaken for the wanted one.
       Tensors old(sizes, 2);
       if (!source.publish({3, 6}, kVersion, "old", old.regions()).ok()) {
         return 1;

@@ -1,4 +1,4 @@
-// What the tests of hydration share: tensors with known bytes, and sources and targets that are processes of their own.
+// What the tests of hydration share: tensors with known bytes, and sources and targets in processes of their own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class SharedRegion {
  public:
   explicit SharedRegion(size_t bytes = region_bytes()) : memory_(SharedMemory::create("test", bytes).value()) {}
   std::byte* data() const { return memory_.data(); }
-  // Words for tests to agree on.
+  // Words that tests use to coordinate.
   std::atomic<uint32_t>& word(size_t index) const {
     return reinterpret_cast<std::atomic<uint32_t>*>(memory_.data())[index];
   }
@@ -38,15 +38,15 @@ class SharedRegion {
   SharedMemory memory_;
 };
 
-inline std::vector<Place> data_of(const std::vector<SharedRegion>& regions) {
-  std::vector<Place> result;
+inline std::vector<SourceAccess> data_of(const std::vector<SharedRegion>& regions) {
+  std::vector<SourceAccess> result;
   for (const SharedRegion& region : regions) {
     result.push_back({.region = region.data()});
   }
   return result;
 }
 
-// Tensors of the given sizes; each byte follows from seed, entry and place.
+// Tensors of the given sizes; each byte is derived from seed, entry and position.
 class Tensors {
  public:
   Tensors(const std::vector<uint64_t>& sizes, uint64_t seed) {
@@ -79,7 +79,7 @@ class Process {
  public:
   explicit Process(const std::function<int()>& body) : pid_(fork()) {
     if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nobody behind
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves no process behind
       _exit(body());
     }
   }
@@ -91,7 +91,7 @@ class Process {
       waitpid(pid_, nullptr, 0);
     }
   }
-  // Its exit status, as of waitpid(2).
+  // Its exit status, as waitpid(2) returns it.
   int wait() {
     int status = -1;
     waitpid(std::exchange(pid_, -1), &status, 0);
@@ -103,7 +103,7 @@ class Process {
   pid_t pid_;
 };
 
-// A device whose reads, seen by a source, do something else first. Its memory can be looked at in place.
+// A device that calls hooks around each read. Its memory can be read in place.
 class HookedCopy final : public DeviceCopy {
  public:
   // before(number of the read, from 1); after(the host's buffer, bytes, number).
@@ -167,14 +167,15 @@ inline uint64_t sum_of(const std::vector<uint64_t>& sizes) {
   return sum;
 }
 
-// The pull went well, and `mine` is what sources with seed 1 have. Else zeros, for as many sources as a test looks at.
+// Expects that the pull succeeded and `mine` is what sources with seed 1 have. After a failed pull returns zeros, for
+// as many sources as any test checks.
 inline Pulled expect_all(const StatusOr<Pulled>& pulled, const Tensors& mine, const std::vector<uint64_t>& sizes) {
   EXPECT_TRUE(pulled.ok()) << pulled.status();
   EXPECT_EQ(mine, Tensors(sizes, 1));
   return pulled.value_or(Pulled{.bytes_by_source = std::vector<uint64_t>(8)});
 }
 
-// Sources, and this process as their target, whose tensors are others at first.
+// Sources, and this process as their target, whose tensors differ at first.
 struct Hydrated {
   explicit Hydrated(size_t count, std::vector<uint64_t> entries = model_sizes())
       : sizes(std::move(entries)), regions(count), mine(sizes, 99) {}

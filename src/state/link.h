@@ -1,9 +1,9 @@
-// One target's hold on one source: finds out what is published, asks ahead, takes replies. Internal to src/state, and
-// the seam between sources on this node (shared_link.h) and on others (remote_link.h). One thread uses a Link at a
-// time.
+// One target's connection to one source: finds out what is published, asks ahead, receives replies. Internal to
+// src/state, and the seam between sources on this node (shared_link.h) and on others (remote_link.h). One thread uses a
+// Link at a time.
 //
-// Statuses: ABORTED when interrupted; UNAVAILABLE when this source is of no use any more, with the reason (withdrawn,
-// refused, silent, a newer identity); the caller then goes on with other sources.
+// Statuses: ABORTED if interrupted; UNAVAILABLE if this source is no longer usable, with the reason (withdrawn,
+// refused, silent, a newer identity); the caller then continues with other sources.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace keepstep::state {
 
-// What the source said when the identity we look for was found.
+// What the source had published when look() found the wanted identity.
 struct Published {
   uint32_t edition = 0;
   brain::Version version = 0;
@@ -38,22 +38,22 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Near sources are asked before the others.
+  // Whether the source is on this node; near sources are asked first.
   virtual bool is_near() const = 0;
-  // False: not published yet. UNAVAILABLE: never will be (a newer identity, another layout of the region).
+  // False: not published yet. UNAVAILABLE: it never will be (a newer identity, another layout of the region).
   virtual StatusOr<bool> look(brain::Identity identity) = 0;
   // Sleeps until the source publishes or withdraws something after the last look(), at most kNapNs.
   virtual void nap_until_published() = 0;
 
-  // After look() gave true: takes a channel, waiting for one as long as the source is there.
+  // After look() returned true: takes a channel; waits for one as long as the source is there.
   virtual Status take_channel() = 0;
-  // Waits for what is still outstanding, then lets the next target have the channel.
+  // Waits for outstanding replies, then gives the channel back for the next target.
   virtual void give_back() = 0;
 
   virtual bool can_ask() const = 0;
   virtual void ask(const Request& request, brain::Version version) = 0;
-  // The reply to the oldest request. Its bytes stay until done(). DATA_LOSS when the reply is to something else than
-  // was asked: worth asking again.
+  // The reply to the oldest request. Its bytes are valid until done(). DATA_LOSS if the reply is to something other
+  // than the request: ask again.
   virtual StatusOr<Reply> reply() = 0;
   virtual void done() = 0;
 

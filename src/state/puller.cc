@@ -19,8 +19,8 @@
 namespace keepstep::state {
 namespace {
 
-constexpr uint64_t kDigestGroupBytes = uint64_t{4} << 20;  // entries digested for one request, about
-constexpr uint64_t kLeastShared = uint64_t{4} << 20;       // less comes sooner than siblings find each other
+constexpr uint64_t kDigestGroupBytes = uint64_t{4} << 20;  // entries digested per request, approximately
+constexpr uint64_t kLeastShared = uint64_t{4} << 20;       // below this, siblings would take longer to find each other
 constexpr uint64_t kSizesAtOnce = kSlotBytes / sizeof(uint64_t);
 
 // A run of entries next to each other: [first, first + count).
@@ -30,13 +30,13 @@ struct Run {
   uint64_t bytes = 0;
 };
 
-// Copied out of the slot first, so that what is checked is what is used.
+// Copies out of the slot first, so that the checked bytes are the used ones.
 bool copy_checked(const Reply& reply, void* out, size_t bytes) {
   std::memcpy(out, reply.bytes, bytes);
   return checksum(out, bytes) == reply.checksum;
 }
 
-// One request and its reply, again after a bad one. Needs a channel.
+// One request and its reply, repeated after a bad one. Needs a channel.
 Status ask_for(Link& link, const Request& request, void* out, size_t bytes) {
   for (int tries = 0; tries < kMaxTries; ++tries) {
     link.ask(request, link.published().version);
@@ -53,7 +53,7 @@ Status ask_for(Link& link, const Request& request, void* out, size_t bytes) {
   return absl::UnavailableError(absl::StrFormat("gave a wrong checksum %d times", kMaxTries));
 }
 
-// Finds the first entry whose size differs, and says so.
+// Finds the first entry whose size differs, and names it in the error.
 Status explain_other_sizes(Link& link, const TensorSpace& space) {
   KEEPSTEP_RETURN_IF_ERROR(link.take_channel());
   const uint64_t theirs = link.published().entries;
@@ -80,7 +80,7 @@ Status explain_other_sizes(Link& link, const TensorSpace& space) {
                       both, space.entries(), theirs));
 }
 
-// Runs of entries for which `wanted` holds, each cut once it reaches `enough` bytes or fills a request for digests.
+// Runs of entries for which `wanted` holds, each cut when it reaches `enough` bytes or fills a request for digests.
 template <typename Wanted>
 std::vector<Run> runs_of(const TensorSpace& space, uint64_t enough, Wanted wanted) {
   std::vector<Run> runs;
@@ -102,7 +102,7 @@ std::vector<Run> runs_of(const TensorSpace& space, uint64_t enough, Wanted wante
   return runs;
 }
 
-// A part of the space.
+// A range of the space.
 struct Span {
   uint64_t start = 0;
   uint64_t bytes = 0;
@@ -146,12 +146,12 @@ struct Puller::Impl {
   std::vector<std::unique_ptr<Link>> links;
 };
 
-Puller::Puller(const std::vector<Place>& sources, uint32_t self, DeviceCopy& copy,
+Puller::Puller(const std::vector<SourceAccess>& sources, uint32_t self, DeviceCopy& copy,
                const std::atomic<uint32_t>* interrupted)
     : impl_(std::make_unique<Impl>()) {
   impl_->self = self;
   impl_->copy = &copy;
-  for (const Place& source : sources) {
+  for (const SourceAccess& source : sources) {
     if (source.region != nullptr) {
       impl_->links.push_back(std::make_unique<SharedLink>(source.region, self, interrupted));
     } else {
@@ -162,7 +162,7 @@ Puller::Puller(const std::vector<Place>& sources, uint32_t self, DeviceCopy& cop
 
 Puller::~Puller() = default;
 
-// The sources on this node; all, if there are none.
+// The sources on this node; all of them if there are none.
 std::vector<uint32_t> Puller::Impl::nearest() const {
   std::vector<uint32_t> near;
   std::vector<uint32_t> all;
@@ -175,7 +175,7 @@ std::vector<uint32_t> Puller::Impl::nearest() const {
   return near.empty() ? all : near;
 }
 
-// Over the nearest sources; the others only give what these cannot.
+// A plan over the nearest sources; the others supply only what these cannot.
 std::vector<brain::PlanRange> Puller::Impl::plan(const std::vector<brain::PlanEntry>& entries,
                                                  uint64_t chunk_bytes) const {
   const std::vector<uint32_t> sources = nearest();
@@ -253,7 +253,7 @@ Status Puller::Impl::check_sizes(Link& link, const TensorSpace& space) const {
   return explain_other_sizes(link, space);
 }
 
-// Asks for the sources' digests, groups of entries from each, and takes our own while they take theirs.
+// Asks for the sources' digests, groups of entries from each, and computes our own meanwhile.
 Status Puller::Impl::find_differing(Transfer& transfer, const TensorSpace& space, std::vector<uint8_t>& differs) {
   const std::vector<Run> groups = runs_of(space, kDigestGroupBytes, [](uint64_t /*entry*/) { return true; });
   if (groups.empty()) {
@@ -294,7 +294,7 @@ Status Puller::Impl::pull_wanted(Transfer& transfer, const TensorSpace& space, c
       runs_of(space, std::numeric_limits<uint64_t>::max(), [&](uint64_t entry) { return wanted[entry] != 0; });
   std::vector<brain::PlanRange> ranges = plan(plan_entries(runs), kSlotBytes);
   if (space.total_bytes() == 0) {
-    // One empty request: identity, version and sizes are checked all the same.
+    // One empty request, so that identity, version and sizes are checked anyway.
     runs = {Run{}};
     ranges = {{0, 0, 0, nearest()[self % nearest().size()]}};
   }
@@ -343,7 +343,7 @@ Status Puller::Impl::pull_shared(const Sharing& sharing, const TensorSpace& spac
   }
   pulled.chunks_repeated = transfer.repeated();
   KEEPSTEP_RETURN_IF_ERROR(sharing.publish());
-  for (size_t step = 1; step < count; ++step) {  // not all the same one at once
+  for (size_t step = 1; step < count; ++step) {  // starting with a different sibling on each target
     const size_t sibling = (own + step) % count;
     std::vector<uint64_t> bytes;
     KEEPSTEP_RETURN_IF_ERROR(pull_from_sibling(sharing.siblings[sibling], space, identity, version,
@@ -361,12 +361,12 @@ Status Puller::Impl::pull_from_sibling(std::byte* region, const TensorSpace& spa
                                        brain::Version version, const Span& span, std::vector<uint64_t>& bytes_by_link,
                                        uint64_t& repeated) {
   SharedLink link(region, self, links.front()->interrupted_word());
-  // Its share takes as long as ours, and longer where its sources are slower: who waits here is not the one that is
-  // late. If it died the generation is interrupted.
+  // Its share takes as long as ours, and longer if its sources are slower: the target that waits here is not the late
+  // one. If the sibling died, the generation is interrupted.
   while (true) {
     const StatusOr<bool> published = link.look(identity);
     if (!published.ok() || *published) {
-      break;  // of an error the transfer hears, too, and goes on with the sources
+      break;  // the transfer sees an error, too, and continues with the sources
     }
     if (link.is_interrupted()) {
       return absl::AbortedError("the generation was interrupted");

@@ -8,7 +8,7 @@
 namespace keepstep::state {
 namespace {
 
-constexpr uint64_t kNothing = ~uint64_t{0};  // an offset that nobody asks for: "this is no answer, ask again"
+constexpr uint64_t kNothing = ~uint64_t{0};  // an offset that nobody asks for: "this is not an answer, ask again"
 
 bool is_kind(uint32_t kind) {
   return kind >= static_cast<uint32_t>(Kind::kManifest) && kind <= static_cast<uint32_t>(Kind::kData);
@@ -20,7 +20,7 @@ Relay::Answered Relay::refuse(const RemoteRequest& request, std::string why) {
   std::string& text = refusals_[refused_++ % refusals_.size()];
   text = std::move(why);
   text.resize(std::min(text.size(), kMaxRefusalBytes));
-  return {{.number = request.number, .offset = request.offset, .bytes = text.size(), .outcome = kOutcomeRefused},
+  return {{.number = request.number, .offset = request.offset, .bytes = text.size(), .code = kReplyRefused},
           std::as_bytes(std::span(text))};
 }
 
@@ -34,7 +34,7 @@ Status Relay::look() {
 
 Relay::Begun Relay::begun(const RemoteRequest& request) {
   if (link_.is_interrupted()) {
-    return Answered{};  // never used: answer() says so, and nothing may be asked any more
+    return Answered{};  // never used: answer() reports it, and nothing more may be asked
   }
   const bool is_look = request.kind == static_cast<uint32_t>(RemoteKind::kLook);
   if (request.layout != kRemoteLayoutVersion) {

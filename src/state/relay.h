@@ -1,6 +1,6 @@
-// Answers requests from other nodes out of its own worker's region, as one more target there; so the Source stays as it
-// is and knows nothing of nodes. All targets elsewhere share one channel, which no other target takes. Several requests
-// are begun before the first is answered, so that the Source copies while answers are on their way. One thread.
+// Answers requests from other nodes out of its own worker's region, as one more target there; so the Source needs to
+// know nothing about nodes. All targets on other nodes share one channel, which no other target takes. Several requests
+// are begun before the first is answered, so that the Source copies while answers are in transit. One thread.
 #pragma once
 
 #include <array>
@@ -23,21 +23,21 @@ class Relay {
  public:
   struct Answered {
     RemoteAnswer head;
-    std::span<const std::byte> bytes;  // until the kSlots-th call of begin() after that for this one
+    std::span<const std::byte> bytes;  // valid until the kSlots-th begin() after this request's own
   };
 
-  // After the Source in `region` published `identity`. `self`: as for a Puller.
+  // Call after the Source in `region` published `identity`. `self`: as for a Puller.
   Relay(std::byte* region, uint32_t self, brain::Identity identity, const std::atomic<uint32_t>* interrupted)
       : link_(region, self, interrupted, true), identity_(identity) {}
 
-  // `request` as it came from the wire: anything may be in it. At most kSlots may be begun and not answered.
+  // `request` comes unchecked from the wire. At most kSlots may be begun and not yet answered.
   void begin(const RemoteRequest& request);
   bool has_begun() const { return !begun_.empty(); }
-  // To the request that was begun first. ABORTED when interrupted, and nothing else.
+  // The answer to the request that was begun first. The only error is ABORTED, when interrupted.
   StatusOr<Answered> answer();
 
  private:
-  // Known at once, or asked of the source.
+  // Known at once, or requested from the source.
   using Begun = std::variant<Answered, RemoteRequest>;
   Begun begun(const RemoteRequest& request);
   Status look();
@@ -47,8 +47,8 @@ class Relay {
   const brain::Identity identity_;
   bool found_ = false;
   std::deque<Begun> begun_;
-  // Texts, until they went out. Requests are refused when they are begun or when they are answered, so while one of
-  // them lives up to 2 * (kSlots - 1) others may be.
+  // Texts of refusals, until they were sent. Requests are refused when they are begun or when they are answered, so
+  // while one of the texts lives up to 2 * (kSlots - 1) others may.
   std::array<std::string, 2 * kSlots> refusals_;
   size_t refused_ = 0;
 };

@@ -1,4 +1,4 @@
-// A Relay between a live Source and requests as they come from the wire; across nodes: remote_hydration_test.cc.
+// A Relay between a live Source and requests as received from the wire; across nodes: remote_hydration_test.cc.
 #include "state/relay.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST_F(RelayTest, answers_what_was_begun_first_first) {
     const StatusOr<Relay::Answered> answered = relay_.answer();
     ASSERT_TRUE(answered.ok());
     EXPECT_EQ(answered->head.number, number);
-    EXPECT_EQ(answered->head.outcome, number % 2 == 0 ? 0 : kOutcomeRefused);
+    EXPECT_EQ(answered->head.code, number % 2 == 0 ? 0 : kReplyRefused);
   }
   EXPECT_FALSE(relay_.has_begun());
 }
@@ -62,7 +62,7 @@ TEST_F(RelayTest, an_interruption_between_two_requests_is_an_answer_to_both) {
 }
 
 TEST_F(RelayTest, a_refusal_keeps_its_text_until_it_went_out) {
-  // The first two are refused when they are answered, the others when they are begun.
+  // The first two are refused when answered, the others when begun.
   relay_.begin(request(1, Kind::kData, kVersion + 1));
   relay_.begin(request(2, Kind::kData, kVersion + 1));
   relay_.begin(request(3, static_cast<Kind>(99)));
@@ -74,7 +74,7 @@ TEST_F(RelayTest, a_refusal_keeps_its_text_until_it_went_out) {
   ASSERT_TRUE(third.ok());
   const std::string before = text(*third);
   EXPECT_NE(before, "");
-  for (uint64_t number = 6; number <= 7; ++number) {  // with the ones under way as many as there are slots
+  for (uint64_t number = 6; number <= 7; ++number) {  // with those outstanding, as many as there are slots
     RemoteRequest other = request(number);
     other.layout = 1;  // a longer text
     relay_.begin(other);

@@ -9,9 +9,9 @@
 namespace keepstep::state {
 namespace {
 
-// Empty: the answer is one.
+// The text of a refusal; empty if the answer is not one.
 std::string refusal_in(const Peer::Answer& answer) {
-  if (answer.head.outcome == static_cast<uint32_t>(Outcome::kOk)) {
+  if (answer.head.code == static_cast<uint32_t>(ReplyCode::kOk)) {
     return {};
   }
   const auto length = std::min<uint64_t>(answer.head.bytes, kMaxRefusalBytes);
@@ -32,7 +32,7 @@ StatusOr<bool> RemoteLink::look(brain::Identity identity) {
     }
     const StatusOr<Peer::Answer> answer = peer_.answer(0);
     if (absl::IsDeadlineExceeded(answer.status())) {
-      return false;  // who has published nothing does not listen yet
+      return false;  // a source that has published nothing does not listen yet
     }
     if (!answer.ok()) {
       return absl::IsAborted(answer.status()) ? answer.status() : lose(std::string(answer.status().message()));
@@ -56,7 +56,7 @@ StatusOr<bool> RemoteLink::look(brain::Identity identity) {
 
 void RemoteLink::nap_until_published() {
   if (peer_.looking) {
-    (void)peer_.answer(kNapNs);  // look() asks for it again
+    (void)peer_.answer(kNapNs);  // look() gets the same answer again
   }
 }
 
@@ -116,8 +116,8 @@ void RemoteLink::done() {
   outstanding_.pop_front();
 }
 
-// What a lost source still owes lands in memory that the peer keeps.
-void RemoteLink::drain() {
+// Replies that a lost source still owes go into memory that the peer owns.
+void RemoteLink::await_all() {
   while (!outstanding_.empty() && peer_.lost.empty() && wait_answer().ok()) {
     done();
   }

@@ -1,4 +1,4 @@
-// The link to a source on another node: the same conversation as in shared memory, as messages to a Relay there.
+// The link to a source on another node: the protocol of shared memory, as messages to a Relay there.
 #pragma once
 
 #include <deque>
@@ -14,22 +14,22 @@ class RemoteLink final : public Link {
   // `silence_ns`: a source that does not answer for this long is lost.
   RemoteLink(Peer& peer, const std::atomic<uint32_t>* interrupted, int64_t silence_ns = kSilenceNs)
       : Link(interrupted), peer_(peer), silence_ns_(silence_ns) {}
-  ~RemoteLink() override { drain(); }
+  ~RemoteLink() override { await_all(); }
 
   bool is_near() const override { return false; }
   StatusOr<bool> look(brain::Identity identity) override;
   void nap_until_published() override;
   Status take_channel() override;
-  void give_back() override { drain(); }
+  void give_back() override { await_all(); }
   bool can_ask() const override { return outstanding_.size() < kRemoteWindow; }
   void ask(const Request& request, brain::Version version) override;
   StatusOr<Reply> reply() override;
   void done() override;
 
  private:
-  void drain();
+  void await_all();
   Status lose(std::string why);
-  // Waits in naps, so that an interruption is seen even where the line does not tell.
+  // Waits in naps, so that it sees an interruption even where the line does not report it.
   StatusOr<Peer::Answer> wait_answer();
 
   Peer& peer_;

@@ -6,7 +6,7 @@
 namespace keepstep::state {
 namespace {
 
-constexpr int kSpins = 64;  // about a microsecond: a thread that spins keeps a core from the one it waits for
+constexpr int kSpins = 64;  // about a microsecond: a spinning thread occupies a core that its source may need
 
 }  // namespace
 
@@ -27,7 +27,7 @@ StatusOr<bool> SharedLink::look(brain::Identity identity) {
   const uint32_t layout = header.layout_version.load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (header.edition.load(std::memory_order_relaxed) != edition) {
-    return false;  // it changed under our eyes; look again
+    return false;  // it changed while we read it; look again
   }
   if (layout != kLayoutVersion) {
     return absl::UnavailableError(
@@ -52,7 +52,7 @@ Status SharedLink::check_still_there() const {
     return absl::AbortedError("the generation was interrupted");
   }
   if (board_.header.edition.load(std::memory_order_acquire) != published_.edition) {
-    // The agent interrupts one worker after the other: the source may have heard of it first.
+    // The agent interrupts workers one by one: the source may have been interrupted first.
     if (board_.header.interrupted.load(std::memory_order_relaxed) != 0) {
       return absl::AbortedError("the generation was interrupted");
     }
@@ -82,7 +82,7 @@ Status SharedLink::take_channel() {
       }
     }
     KEEPSTEP_RETURN_IF_ERROR(check_still_there());
-    // Others have all channels. That takes as long as it takes, provided that the source answers them.
+    // Other targets have all channels. Waits as long as necessary, provided that the source answers them.
     uint32_t now = given_back;
     for (const Channel& channel : board_.channels) {
       now += channel.answered.load(std::memory_order_relaxed);
@@ -102,10 +102,10 @@ void SharedLink::drop_channel() {
   if (channel_ == nullptr) {
     return;
   }
-  // A channel whose requests stay unanswered is left taken: the next publish() frees it.
-  const bool drained = !silent_ && wait_answered(asked_).ok();
+  // A channel with unanswered requests stays taken: the next publish() frees it.
+  const bool answered = !silent_ && wait_answered(asked_).ok();
   uint64_t ours = owner_word();
-  if (drained && channel_->owner.compare_exchange_strong(ours, 0, std::memory_order_acq_rel)) {
+  if (answered && channel_->owner.compare_exchange_strong(ours, 0, std::memory_order_acq_rel)) {
     board_.header.given_back.fetch_add(1, std::memory_order_seq_cst);
     futex_wake_all(board_.header.given_back);
   }
@@ -156,11 +156,11 @@ StatusOr<Reply> SharedLink::reply() {
   const uint32_t number = taken_ + 1;
   KEEPSTEP_RETURN_IF_ERROR(wait_answered(number));
   const Slot& slot = channel_->slots[number % kSlots];
-  const auto outcome = static_cast<Outcome>(slot.outcome.load(std::memory_order_relaxed));
-  if (outcome == Outcome::kWrongIdentity) {
+  const auto code = static_cast<ReplyCode>(slot.code.load(std::memory_order_relaxed));
+  if (code == ReplyCode::kWrongIdentity) {
     return absl::UnavailableError("refused: it publishes another identity or version");
   }
-  if (outcome != Outcome::kOk) {
+  if (code != ReplyCode::kOk) {
     return absl::UnavailableError("refused the request as malformed");
   }
   const Request& asked = outstanding_[number % kSlots];

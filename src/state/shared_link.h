@@ -7,7 +7,7 @@ namespace keepstep::state {
 
 class SharedLink final : public Link {
  public:
-  // `relay`: for those elsewhere, over a channel that nobody else takes.
+  // `relay`: for targets on other nodes, over the channel that no other target takes.
   SharedLink(std::byte* region, uint32_t self, const std::atomic<uint32_t>* interrupted, bool relay = false)
       : Link(interrupted), board_(board_at(region)), self_(self), relay_(relay) {}
   ~SharedLink() override { drop_channel(); }
@@ -21,7 +21,7 @@ class SharedLink final : public Link {
   bool can_ask() const override { return has_channel() && asked_ - taken_ < kSlots; }
   void ask(const Request& request, brain::Version version) override;
   StatusOr<Reply> reply() override;
-  // The reply's bytes may be used until the kSlots-th request after its own is asked.
+  // The reply's bytes may be used until the kSlots-th request after its own is sent.
   void done() override { ++taken_; }
 
  private:

@@ -26,31 +26,31 @@ struct Source::Impl {
   void serve();
   bool serve_one_each();
   void answer(uint32_t channel, uint32_t number);
-  Outcome fill(const Slot& slot, const Request& request, std::byte* out, uint64_t* sum);
+  ReplyCode fill(const Slot& slot, const Request& request, std::byte* out, uint64_t* sum);
   void digests(const Request& request, std::byte* out);
 
   Board& board;
   DeviceCopy& copy;
   const std::atomic<uint32_t>* interrupted;
 
-  // What is published; the thread's while it runs.
+  // What is published; belongs to the thread while it runs.
   uint64_t identity = 0;
   brain::Version version = 0;
   std::string manifest;
   TensorSpace space;
-  std::vector<uint64_t> digest_of;  // by entry, where digest_known
+  std::vector<uint64_t> digest_of;  // by entry, valid where digest_known
   std::vector<bool> digest_known;
-  std::array<uint32_t, kChannels + 1> served{};  // number of the last request answered, by channel
+  std::array<uint32_t, kChannels + 1> served{};  // number of the last answered request, by channel
 
   std::atomic<uint64_t> bytes_served{0};
   std::atomic<bool> stopping{false};
   std::thread thread;
 };
 
-// Why this is safe although targets may be looking: publish() is called with nothing published, so `edition` is even,
-// and a target of an older identity stops at its next look at `edition`. Its process was either fenced (its exit is
-// confirmed) or interrupted, which ended its pull before it could join the new generation. Should a late write of such
-// a target land here all the same, it carries the old identity and is refused, and a newer target whose request it
+// Why this is safe although targets may be looking: publish() is called while nothing is published, so `edition` is
+// even, and a target of an older identity stops at its next look at `edition`. Its process was either fenced (its exit
+// is confirmed) or interrupted, which ended its pull before it could join the new generation. Should a late write of
+// such a target arrive here anyway, it carries the old identity and is refused; a newer target whose request it
 // overwrote finds another offset in the reply, or a wrong checksum, and asks again.
 void Source::Impl::reset_board() {
   for (Channel& channel : board.channels) {
@@ -93,7 +93,7 @@ void Source::Impl::serve() {
   withdraw();
 }
 
-// One request of each channel in turn, so that targets get equal shares. False when there was none.
+// Serves one request of each channel in turn, so that targets get equal shares. False if there was none.
 bool Source::Impl::serve_one_each() {
   bool any = false;
   for (uint32_t c = 0; c < served.size(); ++c) {
@@ -109,7 +109,7 @@ bool Source::Impl::serve_one_each() {
     }
     served[c] = asked;
     for (Slot& slot : board.channels[c].slots) {
-      slot.outcome.store(static_cast<uint32_t>(Outcome::kMalformed), std::memory_order_relaxed);
+      slot.code.store(static_cast<uint32_t>(ReplyCode::kMalformed), std::memory_order_relaxed);
     }
     board.channels[c].answered.store(asked, std::memory_order_seq_cst);
     futex_wake_all(board.channels[c].answered);
@@ -123,17 +123,17 @@ void Source::Impl::answer(uint32_t c, uint32_t number) {
   const Request request{static_cast<Kind>(slot.kind.load(std::memory_order_relaxed)),
                         slot.offset.load(std::memory_order_relaxed), slot.bytes.load(std::memory_order_relaxed)};
   uint64_t sum = 0;
-  const Outcome outcome = fill(slot, request, board.bytes[c][number % kSlots], &sum);
-  if (outcome == Outcome::kOk && request.kind == Kind::kData) {
+  const ReplyCode code = fill(slot, request, board.bytes[c][number % kSlots], &sum);
+  if (code == ReplyCode::kOk && request.kind == Kind::kData) {
     bytes_served.fetch_add(request.bytes, std::memory_order_relaxed);
   }
   if (should_stop()) {
-    return;  // a digest may be half done
+    return;  // a digest may be half finished
   }
   slot.reply_offset.store(request.offset, std::memory_order_relaxed);
   slot.reply_bytes.store(request.bytes, std::memory_order_relaxed);
   slot.checksum.store(sum, std::memory_order_relaxed);
-  slot.outcome.store(static_cast<uint32_t>(outcome), std::memory_order_relaxed);
+  slot.code.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
   channel.answered.store(number, std::memory_order_seq_cst);
   if (channel.target_sleeps.load(std::memory_order_seq_cst) != 0) {
     futex_wake_all(channel.answered);
@@ -141,9 +141,9 @@ void Source::Impl::answer(uint32_t c, uint32_t number) {
 }
 
 // `request` is a copy that the target can no longer change.
-Outcome Source::Impl::fill(const Slot& slot, const Request& request, std::byte* out, uint64_t* sum) {
+ReplyCode Source::Impl::fill(const Slot& slot, const Request& request, std::byte* out, uint64_t* sum) {
   if (slot.identity.load(std::memory_order_relaxed) != identity) {
-    return Outcome::kWrongIdentity;
+    return ReplyCode::kWrongIdentity;
   }
   uint64_t limit = 0;
   uint64_t unit = 1;
@@ -160,18 +160,18 @@ Outcome Source::Impl::fill(const Slot& slot, const Request& request, std::byte* 
       limit = space.total_bytes();
       break;
     default:
-      return Outcome::kMalformed;
+      return ReplyCode::kMalformed;
   }
   if (request.bytes > kSlotBytes / unit || request.offset > limit || request.bytes > limit - request.offset) {
-    return Outcome::kMalformed;
+    return ReplyCode::kMalformed;
   }
   if ((request.kind == Kind::kDigests || request.kind == Kind::kData) &&
       slot.version.load(std::memory_order_relaxed) != version) {
-    return Outcome::kWrongIdentity;
+    return ReplyCode::kWrongIdentity;
   }
   if (request.kind == Kind::kData) {
     *sum = space.read(copy, request.offset, request.bytes, out);
-    return Outcome::kOk;
+    return ReplyCode::kOk;
   }
   if (request.kind == Kind::kManifest) {
     std::memcpy(out, manifest.data() + request.offset, request.bytes);
@@ -184,7 +184,7 @@ Outcome Source::Impl::fill(const Slot& slot, const Request& request, std::byte* 
     }
   }
   *sum = checksum(out, request.bytes * unit);
-  return Outcome::kOk;
+  return ReplyCode::kOk;
 }
 
 void Source::Impl::digests(const Request& request, std::byte* out) {
@@ -233,7 +233,7 @@ Status Source::publish(brain::Identity identity, brain::Version version, std::st
   header.total_bytes.store(source.space.total_bytes(), std::memory_order_relaxed);
   header.sizes_checksum.store(source.space.sizes_checksum(), std::memory_order_relaxed);
   source.stopping.store(false, std::memory_order_release);
-  // stop() left `edition` even, unless a worker before us died while it published in this region.
+  // stop() left `edition` even, unless an earlier worker died while it published in this region.
   const uint32_t edition = header.edition.load(std::memory_order_relaxed);
   header.edition.store(edition + (is_published(edition) ? 2 : 1), std::memory_order_release);
   futex_wake_all(header.edition);

@@ -18,7 +18,7 @@ constexpr uint64_t kBlockBytes = uint64_t{64} << 10;  // copied and then hashed 
 static_assert(kBlockBytes <= DeviceLane::kBlockBytes);
 constexpr uint64_t kBlocksBetweenQuestions = 32;
 
-// XXH3 over pieces in turn: the same value as over all of them at once.
+// XXH3 over consecutive pieces: the same value as over all of them at once.
 class RunningChecksum {
  public:
   explicit RunningChecksum(DeviceCopy& copy) : copy_(copy), state_(XXH3_createState(), &XXH3_freeState) {
@@ -85,7 +85,7 @@ uint64_t TensorSpace::sizes_checksum() const {
   return checksum(sizes.data(), sizes.size() * sizeof(uint64_t));
 }
 
-// The entry that byte `offset` belongs to; entries() at the very end.
+// The entry that contains byte `offset`; entries() at the very end.
 size_t TensorSpace::entry_at(uint64_t offset) const {
   return static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), offset) - starts_.begin()) - 1;
 }
@@ -134,9 +134,9 @@ bool TensorSpace::touches_device(uint64_t offset, uint64_t bytes) const {
   return false;
 }
 
-// A span as blocks: pieces that follow each other on one device are packed into one, so that hundreds of small tensors
-// cost a few waits. Half of a lane's ring is for what goes to the device, the other half for what comes from it; block
-// b uses place b % kDepth of each, and at most kDepth blocks are on their way.
+// A span as blocks: consecutive pieces on one device are packed into one, so that hundreds of small tensors cost a few
+// waits. Half of a lane's ring is for transfers to the device, the other half for transfers from it; block b uses place
+// b % kDepth of each, and at most kDepth blocks are in transit.
 class TensorSpace::DeviceSpan {
  public:
   static constexpr size_t kDepth = DeviceLane::kBlocks / 2;
@@ -154,7 +154,7 @@ class TensorSpace::DeviceSpan {
     });
   }
 
-  // To `host`, if it is not null, and into the checksum. False: a copy failed.
+  // Copies to `host`, if it is not null, and into the checksum. False: a copy failed.
   bool read(std::byte* host) {
     run([&](size_t number, DeviceLane& lane) { start_reading(number, lane); },
         [&](size_t number) {
@@ -172,7 +172,7 @@ class TensorSpace::DeviceSpan {
     return !failed_;
   }
 
-  // From `host`; what the tensors have then goes into the checksum. False: a copy failed.
+  // Copies from `host`; what the tensors then hold goes into the checksum. False: a copy failed.
   bool write(const std::byte* host) {
     run(
         [&](size_t number, DeviceLane& lane) {
@@ -181,7 +181,7 @@ class TensorSpace::DeviceSpan {
           std::memcpy(lane.block(place), host + pieces_[block.first].at, block.bytes);
           each_piece(block,
                      [&](const Piece& piece, size_t at) { lane.start_write(place, at, piece.memory, piece.bytes); });
-          start_reading(number, lane);  // behind the write: a lane keeps its order
+          start_reading(number, lane);  // after the write: a lane preserves order
         },
         [&](size_t number) {
           const Block& block = blocks_[number];
@@ -200,7 +200,7 @@ class TensorSpace::DeviceSpan {
 
  private:
   struct Block {
-    size_t first = 0;  // of pieces_
+    size_t first = 0;  // in pieces_
     size_t pieces = 0;
     uint64_t bytes = 0;
     int device = kMainMemory;
@@ -225,7 +225,7 @@ class TensorSpace::DeviceSpan {
     });
   }
 
-  // The block's bytes as the device has them, which go into the checksum; null if they did not come.
+  // The block's bytes as read back from the device, also added to the checksum; null if the copy failed.
   const std::byte* finish(size_t number) {
     const Block& block = blocks_[number];
     DeviceLane* lane = lane_of(block.device);

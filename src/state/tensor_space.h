@@ -1,10 +1,10 @@
-// All protected tensors one after another, without gaps: one space of offsets, so that a chunk of 1 MiB carries one
-// piece of a large tensor or hundreds of small ones at the same price. Internal to src/state.
+// All protected tensors in sequence, without gaps: one space of offsets, so that a chunk of 1 MiB carries one piece of
+// a large tensor or hundreds of small ones at the same cost. Internal to src/state.
 //
-// Copies in and out give the XXH3 checksum of the tensors' bytes, taken from the tensors' own memory and never from the
-// buffer the copy went through: what was written to a device is read back from it. Where a copy from or to a device
-// failed, the checksum is one that the bytes do not have, so that the chunk is asked for elsewhere. Safe from several
-// threads at once as long as they write to different offsets.
+// Copies in and out return the XXH3 checksum of the tensors' bytes, computed from the tensors' own memory and never
+// from the buffer of the copy: what was written to a device is read back from it. Where a copy from or to a device
+// failed, the checksum is deliberately wrong, so that the chunk is requested elsewhere. Safe from several threads at
+// once as long as they write to different offsets.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class TensorSpace {
   // INVALID_ARGUMENT for an entry with bytes but no memory, or when the sum does not fit 64 bits.
   static StatusOr<TensorSpace> create(std::vector<Region> regions);
 
-  // Makes every device that an entry is on ready; before any copy. FAILED_PRECONDITION as of DeviceCopy::open.
+  // Makes every device that holds an entry ready; call before any copy. FAILED_PRECONDITION as in DeviceCopy::open.
   Status open_devices(DeviceCopy& copy) const;
 
   size_t entries() const { return regions_.size(); }
@@ -35,15 +35,15 @@ class TensorSpace {
   // XXH3 over the sizes, 8 bytes each: equal for two workers that protect the same shapes.
   uint64_t sizes_checksum() const;
 
-  // Tensors to `host`, and back; [offset, offset + bytes) must lie in the space. Gives the checksum of these bytes as
-  // they are in the tensors, for write() after it.
+  // Copies tensors to `host`, and back; [offset, offset + bytes) must be inside the space. Returns the checksum of
+  // these bytes as they are in the tensors; for write(), after the copy.
   uint64_t read(DeviceCopy& copy, uint64_t offset, uint64_t bytes, std::byte* host) const;
   uint64_t write(DeviceCopy& copy, uint64_t offset, uint64_t bytes, const std::byte* host) const;
 
-  // XXH3 of one entry. Asks `give_up` every few hundred microseconds; the value means nothing once that said yes.
+  // XXH3 of one entry. Asks `give_up` every few hundred microseconds; the value is meaningless once that returned true.
   uint64_t digest(DeviceCopy& copy, size_t entry, const std::function<bool()>& give_up) const;
 
-  // "bytes 0 to 4095 of entry 3", or "entries 3 to 17" where the span touches several. For errors.
+  // "bytes 0 to 4095 of entry 3", or "entries 3 to 17" if the span touches several. For errors.
   std::string describe(uint64_t offset, uint64_t bytes) const;
 
  private:
@@ -55,7 +55,7 @@ class TensorSpace {
   };
 
   size_t entry_at(uint64_t offset) const;
-  // The same three for spans that touch a device: several blocks are on their way while one is hashed.
+  // read(), write() and digest() for spans that touch a device: several blocks are in transit while one is hashed.
   class DeviceSpan;
   bool touches_device(uint64_t offset, uint64_t bytes) const;
   // Calls visit(memory, bytes, offset from `offset`, device) for each piece of one tensor, at most kBlockBytes long.

@@ -50,8 +50,8 @@ Status Transfer::run(const std::vector<PlanRange>& plan, const Work& work) {
   return status_;
 }
 
-// One source's thread, until everything is done or it is lost. It holds a channel only while it has something to ask:
-// with more targets than channels, two targets could otherwise wait for each other for ever.
+// The thread of one source, until everything is done or the source is lost. It holds a channel only while it has
+// something to ask: with more targets than channels, two targets could otherwise wait for each other forever.
 void Transfer::drive(uint32_t source, const Work& work) {
   Link& link = *sources_[source].link;
   while (wait_for_work(source)) {
@@ -112,7 +112,7 @@ Status Transfer::find(uint32_t index, const Work& work) {
   return absl::OkStatus();
 }
 
-// Until the queue is empty. `outstanding` is what was asked and not finished.
+// Runs until the queue is empty. `outstanding` is what was requested and not finished.
 Status Transfer::keep_asking(uint32_t source, const Work& work, std::deque<PlanRange>& outstanding) {
   Link& link = *sources_[source].link;
   while (true) {
@@ -176,7 +176,7 @@ void Transfer::finish(uint32_t source, const PlanRange& range, bool good, const 
   }
   ++repeated_;
   PlanRange again = range;
-  // Elsewhere if possible, and near if possible.
+  // From another source if possible, preferably a near one.
   for (const bool near : {true, false}) {
     for (uint32_t step = 1; step < sources_.size() && again.source == source; ++step) {
       const uint32_t other = (source + step) % sources_.size();
@@ -202,8 +202,8 @@ void Transfer::lose(uint32_t index, const std::string& why, const std::deque<Pla
 }
 
 void Transfer::deal_out(std::vector<PlanRange> owed, uint32_t lost) {
-  // The planner knows of one lost source: number those that are left, and the lost one, anew.
-  // Near ones take all, if there are any.
+  // The planner expects one lost source: renumber those that are left, and the lost one. Near ones get everything if
+  // there are any.
   std::vector<uint32_t> numbers;
   const auto collect = [&](bool near) {
     for (uint32_t source = 0; source < sources_.size(); ++source) {

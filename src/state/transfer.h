@@ -1,6 +1,6 @@
-// Carries out a plan over several sources at once: one thread a source (the caller's is the first), each asking ahead
-// while it consumes the last reply. What a lost source owed is dealt out over the others, and a range whose reply was
-// bad is asked for elsewhere, at most kMaxTries times. Internal to src/state.
+// Carries out a plan over several sources at once: one thread per source (the caller's is the first), each asking ahead
+// while it consumes the last reply. The ranges of a lost source are distributed over the others, and a range whose
+// reply was bad is requested elsewhere, at most kMaxTries times. Internal to src/state.
 #pragma once
 
 #include <condition_variable>
@@ -26,31 +26,32 @@ class Transfer {
  public:
   // What to do with ranges. Called by several threads at once, for different ranges.
   struct Work {
-    // Once for each source when its state was found, before the first request: any error ends the whole transfer.
+    // Called once for each source when its state was found, before the first request: any error ends the whole
+    // transfer.
     std::function<Status(Link&)> check_source;
     std::function<Request(const brain::PlanRange&)> request;
     // False: the bytes are bad.
     std::function<bool(const brain::PlanRange&, const Reply&)> consume;
-    // "bytes 0 to 4095 of entry 3": for an error.
+    // For errors: "bytes 0 to 4095 of entry 3".
     std::function<std::string(const brain::PlanRange&)> describe;
   };
 
   // The links must outlive this and have no other user meanwhile.
   Transfer(const std::vector<Link*>& links, brain::Identity identity, brain::Version version);
 
-  // Can be called again: sources lost once stay lost. OK, ABORTED, DATA_LOSS (no source left, or a range that stays
-  // bad), or what check_source said. After an error some threads' last ranges may have been consumed, or not.
+  // Can be called again: lost sources stay lost. OK, ABORTED, DATA_LOSS (no source left, or a range that stays bad), or
+  // the error of check_source. After an error the last ranges of some threads may or may not have been consumed.
   Status run(const std::vector<brain::PlanRange>& plan, const Work& work);
 
   size_t sources() const { return sources_.size(); }
-  // Of all runs.
+  // Of all runs together.
   const std::vector<uint64_t>& bytes_by_source() const { return bytes_by_source_; }
   uint64_t repeated() const { return repeated_; }
 
  private:
   struct Source {
     Link* link = nullptr;
-    std::deque<brain::PlanRange> queue;  // not asked yet
+    std::deque<brain::PlanRange> queue;  // not requested yet
     bool found = false;                  // its state was seen and checked
     bool lost = false;
     std::string why;

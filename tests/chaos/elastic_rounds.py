@@ -23,7 +23,7 @@ OPTIONS = [
 JOB = ["--until", 1_000_000, "--sleep", 0.01, "--note-ids"]
 
 
-LEADS_TO_ANOTHER = {"fault_noticed", "resized", "resize_dropped", "resize_postponed"}  # generation
+LEADS_TO_ANOTHER = {"fault_detected", "resized", "resize_dropped", "resize_postponed"}  # generation
 
 
 class Broken(Exception):

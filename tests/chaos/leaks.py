@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 EVERY_S = 0.1  # a job of a few seconds is quiet between two recoveries only for a moment
-MOST_BYTES = 4 << 20
-MOST_DESCRIPTORS = 3
+MAX_BYTES = 4 << 20
+MAX_DESCRIPTORS = 3
 
 
 @dataclass
@@ -45,9 +45,9 @@ class Samples:
         growth = self.growth()
         if growth is None:
             return None
-        if growth[0] > MOST_BYTES:
+        if growth[0] > MAX_BYTES:
             return f"the launcher's memory grew by {growth[0] / 2**20:.1f} MiB in the last third of the job"
-        if growth[1] > MOST_DESCRIPTORS:
+        if growth[1] > MAX_DESCRIPTORS:
             return f"the launcher has {growth[1]} file descriptors more in the last third of the job"
         return None
 

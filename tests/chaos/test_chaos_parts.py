@@ -4,7 +4,7 @@ from pathlib import Path
 
 import elastic_plan
 from elastic_rounds import unexplained
-from leaks import MOST_BYTES, Samples
+from leaks import MAX_BYTES, Samples
 from models import models
 from plan import SHAPES, draw
 
@@ -51,7 +51,7 @@ def test_what_grows_at_first_and_for_a_moment_is_no_leak():
 def test_what_grows_for_ever_is_a_leak():
     assert "memory grew" in samples([((10 + i) << 20, 40) for i in range(30)]).leak()
     assert "file descriptors" in samples([(10 << 20, 40 + i) for i in range(30)]).leak()
-    assert samples([(10 << 20, 40)] * 10 + [((10 << 20) + MOST_BYTES, 43)] * 20).leak() is None
+    assert samples([(10 << 20, 40)] * 10 + [((10 << 20) + MAX_BYTES, 43)] * 20).leak() is None
 
 
 def test_descriptors_are_compared_where_equally_many_processes_are_there():
@@ -90,11 +90,11 @@ def test_a_change_of_size_is_explained_by_its_plan():
     assert unexplained([*BEGIN, PLANNED, {**RESIZED, "because": "another"}]).startswith("nobody planned")
     assert unexplained([*BEGIN, PLANNED, {**RESIZED, "to": 3}]).startswith("nobody planned")
     assert unexplained([*BEGIN, PLANNED, {**RESIZED, "ranks": 3}, SMALLER]).startswith("the world went from 4 to 2")
-    assert unexplained([*BEGIN, {"event": "fault_noticed"}, SMALLER]).startswith("the world went from 4 to 2")
+    assert unexplained([*BEGIN, {"event": "fault_detected"}, SMALLER]).startswith("the world went from 4 to 2")
 
 
 def test_a_generation_is_explained_by_what_led_to_it():
-    assert unexplained([*BEGIN, {"event": "fault_noticed"}, *BEGIN]) is None
+    assert unexplained([*BEGIN, {"event": "fault_detected"}, *BEGIN]) is None
     assert unexplained([*BEGIN, *BEGIN]).startswith("nothing led to")
     assert unexplained([*BEGIN, {"event": "node_left", "left_node": 1}]).startswith("nobody told it to")
     assert unexplained([{**BEGIN[0], "because": ""}]).startswith("without a reason")

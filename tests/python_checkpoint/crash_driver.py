@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from states import LoadPlanner, Reader, Writer, assert_same, let_go, zeros
 
 from keepstep import _checkpoint
-from keepstep.checkpoint import places
+from keepstep.checkpoint import destinations
 
 MODES = {"after": 0, "half": 1, "fail": 2}
 LIMIT = 5000
@@ -47,7 +47,7 @@ def check(place, allowed):
         alone = zeros(small(0))
         dcp.load(alone, checkpoint_id=place / _checkpoint.folder_of(info.step))
         assert_same(alone, small(info.step))
-    step = places.open_checkpoint(place).step
+    step = destinations.open_checkpoint(place).step
     assert step in allowed, (step, allowed)
     return step
 

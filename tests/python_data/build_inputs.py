@@ -14,7 +14,7 @@ KEEPSTEP = Path(sys.executable).parent / "keepstep"
 
 
 @cache
-def sources(most_bytes=4_500_000):
+def sources(max_bytes=4_500_000):
     """(path, text) of modules of the standard library that are UTF-8 and not empty."""
     found, total = [], 0
     root = Path(sysconfig.get_paths()["stdlib"])
@@ -25,7 +25,7 @@ def sources(most_bytes=4_500_000):
             text = path.read_bytes().decode()
         except UnicodeDecodeError:
             continue
-        if text and total < most_bytes:
+        if text and total < max_bytes:
             found.append((str(path), text))
             total += len(text)
     return found

@@ -16,7 +16,7 @@ import torch
 
 from keepstep.torch.data.cached import CachedLoader
 from keepstep.torch.data.loader_process import Source
-from keepstep.torch.data.ring_place import RingPlace
+from keepstep.torch.data.ring_slot import RingSlot
 from keepstep.torch.step.stream_plan import StreamPlan
 
 MICRO_BATCH = 3
@@ -45,7 +45,7 @@ class Rank(CachedLoader):
 
     def __init__(self, loader, name, ahead, behind, seed):
         super().__init__(loader, ahead, behind, None, name, seed, where="here")
-        self.own_place = RingPlace(name)
+        self.own_place = RingSlot(name)
 
     def _place(self):
         return self.own_place

@@ -62,12 +62,12 @@ def run_with_one_kill(directory: Path) -> RunWriter:
     run.write(3.1, "injected", "kill:rank=2", worker=2, rank=2, at_mono=run.offset + 3.1)
     run.write(
         3.101,
-        "fault_noticed",
+        "fault_detected",
         "rank 2 (pid 72) is gone",
         worker=2,
         rank=2,
         pid=72,
-        noticed_by="robust mutex",
+        detected_by="robust mutex",
         signal=-1,
         exit_code=0,
         kind="death",

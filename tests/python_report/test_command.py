@@ -43,7 +43,7 @@ def test_json_carries_every_phase_in_milliseconds(tmp_path: Path, capsys: pytest
     report = json.loads(capsys.readouterr().out)
     (recovery,) = report["recoveries"]
     assert recovery["phases_ms"] == pytest.approx(
-        {"notice": 1, "decide": 3, "interrupt": 16, "re_form": 10, "hydrate": 20, "first_step": 300}
+        {"detect": 1, "decide": 3, "interrupt": 16, "re_form": 10, "hydrate": 20, "first_step": 300}
     )
     assert recovery["hydrated"][0]["bytes_from_rank"] == {"0": 1000, "1": 1000, "3": 1000}
     assert report["job"]["exit_code"] == 0
@@ -92,7 +92,7 @@ def test_picture_and_page_are_written_and_need_nothing_else(tmp_path: Path) -> N
 
 def test_the_drawings_are_well_formed_and_what_users_wrote_is_escaped(tmp_path: Path) -> None:
     run = run_with_one_kill(tmp_path)
-    run.write(5.0, "fault_noticed", "<b>&", worker=1, rank=1, pid=71, noticed_by="<i>", kind="death")
+    run.write(5.0, "fault_detected", "<b>&", worker=1, rank=1, pid=71, detected_by="<i>", kind="death")
     run.write(5.01, "verdict", "<script>", step=20, version=19, verdict="redo")
     analysis = analyse(tmp_path)
     assert ElementTree.fromstring(loss_svg(analysis)).tag == "svg"
@@ -124,7 +124,7 @@ SHOWN = "ValueError: [/INST] [bold]x\\x1b]0;title\\x07\\x1b[2J\\u202etxt.exe\\x9
 @pytest.mark.parametrize("width", ["400", "60"])
 def test_what_a_job_wrote_is_neither_markup_nor_obeyed_by_the_terminal(tmp_path: Path, width: str) -> None:
     run = run_with_one_kill(tmp_path)
-    run.write(5.0, "fault_noticed", HOSTILE, worker=1, rank=1, pid=71, noticed_by=HOSTILE, kind="exception")
+    run.write(5.0, "fault_detected", HOSTILE, worker=1, rank=1, pid=71, detected_by=HOSTILE, kind="exception")
     run.write(5.4, "failure_outlived", HOSTILE, step=2, last_step=4, steps=2, skipped=True)
     run.write(5.5, "job_ended", HOSTILE, exit_code=1)
     done = subprocess.run(

@@ -77,23 +77,23 @@ def test_phases_are_those_of_the_report(run: str) -> None:
 
 def test_a_killed_rank_is_seen_dead_and_a_spare_takes_its_place() -> None:
     before = after("ranks_killed", "first_commit", 1)
-    assert [place.doing for place in before.row] == [members.TRAINING] * 4 + [members.PARKED]
+    assert [card.doing for card in before.row] == [members.TRAINING] * 4 + [members.PARKED]
     spare = before.row[4].pid
     killed = after("ranks_killed", "injected", 1)
-    assert [place.doing for place in killed.row[:4]] == [members.TRAINING] * 2 + [members.KILLED, members.TRAINING]
+    assert [card.doing for card in killed.row[:4]] == [members.TRAINING] * 2 + [members.KILLED, members.TRAINING]
     dead = killed.row[2].pid
     hydrating = after("ranks_killed", "activated", 2)
-    assert [place.doing for place in hydrating.row] == ["sending", "sending", "hydrating", "sending"]
+    assert [card.doing for card in hydrating.row] == ["sending", "sending", "hydrating", "sending"]
     recovered = after("ranks_killed", "first_commit", 2)
     assert (recovered.row[2].doing, recovered.row[2].pid, recovered.row[2].replaced) == (members.TRAINING, spare, dead)
 
 
 def test_ranks_of_a_killed_node_move_to_the_spare_node() -> None:
-    nodes = [place.node for place in after("node_killed", "first_commit", 2).row]
+    nodes = [card.node for card in after("node_killed", "first_commit", 2).row]
     assert nodes == [0, 0, 1, 1, 2, 2]
-    killed = after("node_killed", "fault_noticed", 2)
-    assert [place.doing for place in killed.row[:4]] == [members.TRAINING] * 2 + [members.KILLED] * 2
-    assert [place.node for place in after("node_killed", "first_commit", 3).row] == [0, 0, 2, 2]
+    killed = after("node_killed", "fault_detected", 2)
+    assert [card.doing for card in killed.row[:4]] == [members.TRAINING] * 2 + [members.KILLED] * 2
+    assert [card.node for card in after("node_killed", "first_commit", 3).row] == [0, 0, 2, 2]
 
 
 def test_events_tell_the_kill_the_verdict_the_replacement_and_the_new_step() -> None:
@@ -101,16 +101,16 @@ def test_events_tell_the_kill_the_verdict_the_replacement_and_the_new_step() -> 
     recovery = analyse(RUNS / "ranks_killed").recoveries[0]
     fault = recovery.faults[0]
     at = next(index for index, event in enumerate(scene.events) if "killed" in event.text)
-    killed, noticed, verdict, replaced, pulled, committed = (event.text for event in scene.events[at:])
+    killed, detected, verdict, replaced, pulled, committed = (event.text for event in scene.events[at:])
     assert killed == f"rank 2 (pid {fault.pid}) killed with SIGKILL in its backward of step 4"
-    assert noticed == f"rank 2 (pid {fault.pid}): noticed by robust mutex after " + (
-        f"{words.milliseconds(recovery.phases_s()['notice'])} ms"
+    assert detected == f"rank 2 (pid {fault.pid}): detected by robust mutex after " + (
+        f"{words.milliseconds(recovery.phases_s()['detect'])} ms"
     )
     assert verdict == "verdict: step 4 is redone, as rank 0 had not voted on step 4"
     assert replaced == f"rank 2 is now pid {scene.row[2].pid}, a spare"
     assert pulled == f"state pulled: {words.moved(recovery.hydrations[0])}"
     assert committed.startswith(
-        f"step 4 committed by all ranks {words.milliseconds(recovery.total_s)} ms after the fault: notice "
+        f"step 4 committed by all ranks {words.milliseconds(recovery.total_s)} ms after the fault: detect "
     )
 
 
@@ -135,8 +135,8 @@ def test_a_screen_of_80x24_shows_ranks_steps_the_kill_all_phases_and_the_newest_
     assert screen.count("node 2 ─╯") == 2
     assert "step 10 of 12" in screen
     assert "node 1 killed with SIGKILL: its launcher and ranks 2, 3" in screen
-    titles = next(index for index, line in enumerate(lines) if "notice  " in line)
-    assert lines[titles].split() == ["notice", "decide", "interrupt", "re-form", "hydrate", "first", "step"]
+    titles = next(index for index, line in enumerate(lines) if "detect  " in line)
+    assert lines[titles].split() == ["detect", "decide", "interrupt", "re-form", "hydrate", "first", "step"]
     times = [f"{words.milliseconds(seconds)} ms" for seconds in recovery.phases_s().values()]
     assert " ".join(lines[titles + 1].split()) == " ".join(times)
     assert f"{words.milliseconds(recovery.total_s)} ms" in lines[titles - 1]

@@ -88,7 +88,7 @@ def test_a_job_is_ready_for_a_kill_only_with_a_parked_spare_and_a_step_of_all_ra
     job.read({"event": "first_commit", "generation": 1, "step": 1})
     assert job.ready()
     assert job.pid_of(1) == 71
-    job.read({"event": "fault_noticed", "generation": 1, "worker": 1, "rank": 1})
+    job.read({"event": "fault_detected", "generation": 1, "worker": 1, "rank": 1})
     job.read({"event": "generation_prepared", "generation": 2, "workers": [0, 2]})
     job.read({"event": "first_commit", "generation": 2, "step": 9})
     assert not job.ready()  # the spare has a rank now, and no new one is parked
@@ -109,7 +109,7 @@ def test_a_node_may_be_killed_once_the_next_spare_node_has_parked_its_workers() 
     assert not job.ready()
     job.read({"event": "parked", "worker": 2, "pid": 72})
     assert job.ready()
-    job.read({"event": "fault_noticed", "generation": 1, "kind": "node", "lost_node": 1, "workers": [1], "ranks": [1]})
+    job.read({"event": "fault_detected", "generation": 1, "kind": "node", "lost_node": 1, "workers": [1], "ranks": [1]})
     assert not job.ready()
     job.read({"event": "node_replaced", "generation": 1, "lost_node": 1, "by_node": 2, "ranks": [1]})
     assert job.nodes == [0, 2]
@@ -118,7 +118,7 @@ def test_a_node_may_be_killed_once_the_next_spare_node_has_parked_its_workers() 
     assert not job.ready()
     job.read({"event": "parked", "worker": 3, "pid": 73})
     assert job.ready()
-    job.read({"event": "fault_noticed", "generation": 2, "kind": "node", "lost_node": 1, "workers": [3], "ranks": []})
+    job.read({"event": "fault_detected", "generation": 2, "kind": "node", "lost_node": 1, "workers": [3], "ranks": []})
     assert not job.ready()  # the spare node is gone, but training goes on
     assert job.settled
 

@@ -29,7 +29,7 @@ def test_the_report_says_who_died_how_and_who_took_over(tmp_path: Path) -> None:
     run_with_one_kill(tmp_path)
     (recovery,) = analyse(tmp_path).recoveries
     (fault,) = recovery.faults
-    assert (fault.rank, fault.pid, fault.step, fault.noticed_by) == (2, 72, 11, "robust mutex")
+    assert (fault.rank, fault.pid, fault.step, fault.detected_by) == (2, 72, 11, "robust mutex")
     assert fault.how() == "SIGKILL"  # the mutex did not know, the confirmed exit did
     assert recovery.replaced_by == ["spare"]
     assert recovery.newcomers == [2]
@@ -42,10 +42,10 @@ def test_the_report_says_who_died_how_and_who_took_over(tmp_path: Path) -> None:
 def test_a_kill_from_outside_counts_from_the_time_its_author_wrote_down(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
-    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.0, "fault_detected", worker=1, rank=1, pid=71, detected_by="pidfd", signal=9, exit_code=0, kind="death")
     (tmp_path / "faults.jsonl").write_text('{"mono": 1001.998, "pid": 71}\n{"mono": 1001.0, "pid": 99}\n')
     (recovery,) = analyse(tmp_path).recoveries
-    assert recovery.phases_s()["notice"] == pytest.approx(0.002)
+    assert recovery.phases_s()["detect"] == pytest.approx(0.002)
     assert not recovery.complete
     assert recovery.downtime_s is None
 
@@ -55,11 +55,11 @@ def test_a_hang_counts_from_the_last_progress_of_the_rank_that_hung(tmp_path: Pa
     run.prepare(0.1, 0, [], "start")
     run.write(
         4.0,
-        "fault_noticed",
+        "fault_detected",
         worker=1,
         rank=1,
         pid=71,
-        noticed_by="hang",
+        detected_by="hang",
         signal=-1,
         exit_code=0,
         kind="hang",
@@ -67,7 +67,7 @@ def test_a_hang_counts_from_the_last_progress_of_the_rank_that_hung(tmp_path: Pa
     )
     run.write(4.1, "exit_confirmed", worker=1, pid=71, signal=9, exit_code=0)
     (recovery,) = analyse(tmp_path).recoveries
-    assert recovery.phases_s()["notice"] == pytest.approx(1.25)
+    assert recovery.phases_s()["detect"] == pytest.approx(1.25)
     assert recovery.faults[0].how() == "a hang"  # not the signal that ended it then
 
 
@@ -78,7 +78,7 @@ def test_a_second_fault_during_a_recovery_belongs_to_the_same_recovery(tmp_path:
 
     def fault(t: float, rank: int) -> None:
         run.write(
-            t, "fault_noticed", worker=rank, rank=rank, pid=rank, noticed_by="robust mutex", signal=9, kind="death"
+            t, "fault_detected", worker=rank, rank=rank, pid=rank, detected_by="robust mutex", signal=9, kind="death"
         )
 
     fault(2.0, 1)
@@ -101,7 +101,7 @@ def test_a_second_fault_during_a_recovery_belongs_to_the_same_recovery(tmp_path:
 def test_a_spare_that_dies_is_no_recovery(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
-    run.write(2.0, "fault_noticed", worker=4, pid=74, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.0, "fault_detected", worker=4, pid=74, detected_by="pidfd", signal=9, exit_code=0, kind="death")
     analysis = analyse(tmp_path)
     assert analysis.recoveries == []
     assert [fault.pid for fault in analysis.spares_lost] == [74]
@@ -111,8 +111,8 @@ def test_a_lost_node_is_one_fault_of_all_its_ranks(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
     run.commits(1, 5, 1.0)
-    lost = {"lost_node": 1, "noticed_by": "connection", "kind": "node"}
-    run.write(2.0, "fault_noticed", "node 1 is lost", **lost, workers=[2, 3], ranks=[2, 3])
+    lost = {"lost_node": 1, "detected_by": "connection", "kind": "node"}
+    run.write(2.0, "fault_detected", "node 1 is lost", **lost, workers=[2, 3], ranks=[2, 3])
     run.write(2.0, "node_replaced", "node 1 is lost", lost_node=1, by_node=2, ranks=[2, 3])
     run.write(2.01, "verdict", step=6, version=5, verdict="redo")
     run.prepare(2.02, 5, [2, 3], "spare")
@@ -126,7 +126,7 @@ def test_a_lost_node_is_one_fault_of_all_its_ranks(tmp_path: Path) -> None:
     (fault,) = recovery.faults
     assert (fault.node, fault.ranks, fault.how()) == (1, [2, 3], "lost")
     assert who(fault) == "node 1 (ranks 2, 3)"
-    assert recovery.phases_s()["notice"] == pytest.approx(0.003)
+    assert recovery.phases_s()["detect"] == pytest.approx(0.003)
     assert recovery.total_s == pytest.approx(0.403)
     assert recovery.bytes_moved == 700  # the other line is of the job's start
 
@@ -134,7 +134,7 @@ def test_a_lost_node_is_one_fault_of_all_its_ranks(tmp_path: Path) -> None:
 def test_a_spare_node_that_is_lost_is_no_recovery(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
-    run.write(2.0, "fault_noticed", lost_node=2, noticed_by="connection", kind="node", workers=[4, 5], ranks=[])
+    run.write(2.0, "fault_detected", lost_node=2, detected_by="connection", kind="node", workers=[4, 5], ranks=[])
     analysis = analyse(tmp_path)
     assert analysis.recoveries == []
     assert [who(fault) for fault in analysis.spares_lost] == ["node 2"]
@@ -144,7 +144,7 @@ def test_steps_that_are_done_again_from_copies_are_counted(tmp_path: Path) -> No
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
     run.commits(1, 5, 1.0)
-    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.0, "fault_detected", worker=1, rank=1, pid=71, detected_by="pidfd", signal=9, exit_code=0, kind="death")
     run.write(2.01, "verdict", "version 2 is whole", step=3, version=2, verdict="redo", redone_steps=3)
     run.prepare(2.5, 2, [0, 2, 3, 4], "replace")
     run.write(2.6, "activated", version=2, sources=[], targets=[])
@@ -160,7 +160,7 @@ def test_a_restart_counts_the_steps_it_lost(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
     run.commits(1, 5, 1.0)
-    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.0, "fault_detected", worker=1, rank=1, pid=71, detected_by="pidfd", signal=9, exit_code=0, kind="death")
     run.write(2.01, "rung", rung="restart")
     run.write(2.02, "restart", "no clean copy is left", lost_steps=5)
     run.prepare(2.5, 0, [0, 1, 2, 3], "restart")
@@ -178,7 +178,7 @@ def test_steps_of_a_save_that_was_completed_after_all_ranks_had_died_are_not_los
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
     run.commits(1, 5, 1.0)
-    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.0, "fault_detected", worker=1, rank=1, pid=71, detected_by="pidfd", signal=9, exit_code=0, kind="death")
     run.write(2.01, "rung", rung="restart")
     run.write(2.02, "restart", "no clean copy is left", lost_steps=5)
     run.write(2.1, "orphan_save", "the job goes on from there", version=4, regained_steps=4)
@@ -194,7 +194,7 @@ def test_a_restart_with_state_is_one_recovery_of_two_halves_and_loses_no_step(tm
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
     run.commits(1, 5, 1.0)
-    run.write(2.0, "fault_noticed", worker=1, rank=1, pid=71, noticed_by="pidfd", signal=9, exit_code=0, kind="death")
+    run.write(2.0, "fault_detected", worker=1, rank=1, pid=71, detected_by="pidfd", signal=9, exit_code=0, kind="death")
     run.write(2.01, "rung", rung="restart_with_state")
     run.write(2.02, "verdict", "rank 0 had not voted on step 6", step=6, version=5, verdict="redo")
     run.write(2.02, "restart_with_state", "too many faults", version=5, restarted=[2, 3], later=[0])
@@ -231,7 +231,7 @@ def test_goodput_and_money_are_what_one_gets_by_hand(tmp_path: Path) -> None:
 def test_where_votes_differed_the_report_names_the_rank_that_was_wrong(tmp_path: Path) -> None:
     run = RunWriter(tmp_path)
     run.prepare(0.1, 0, [], "start")
-    run.write(4.0, "fault_noticed", noticed_by="vote", signal=0, exit_code=0, kind="digests", step=20)
+    run.write(4.0, "fault_detected", detected_by="vote", signal=0, exit_code=0, kind="digests", step=20)
     (recovery,) = analyse(tmp_path).recoveries
     assert [(who(fault), fault.how()) for fault in recovery.faults] == [("all ranks", "digests that differ")]
     run.write(4.001, "corruption", step=20, what="gradients", ranks=[2], workers=[5], nodes=[0])

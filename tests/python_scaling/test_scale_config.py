@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import keepstep
-from keepstep.scaling import everywhere, most_ranks
+from keepstep.scaling import everywhere, max_ranks
 
 DEFAULTS = {"micro_batch": 8, "lr": 1e-3, "optimizer": {"betas": [0.9, 0.95], "eps": 1e-8}, "note": None}
 
@@ -163,7 +163,7 @@ def test_a_setting_that_is_not_there_is_named():
 
 def most(overrides, micro=8, batch=64):
     config = keepstep.scale_config(overrides, {"micro_batch": micro})
-    return most_ranks(everywhere("global_batch", batch), config.value("micro_batch"))
+    return max_ranks(everywhere("global_batch", batch), config.value("micro_batch"))
 
 
 def test_the_most_useful_world_is_the_largest_up_to_which_all_ranks_are_fed():

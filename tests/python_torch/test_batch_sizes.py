@@ -17,7 +17,7 @@ def by_world(overrides, **defaults):
 def test_numbers_hold_at_every_world_size():
     batches = Batches.of(32, 4)
     assert batches.at(1) == batches.at(100) == (32, 4)
-    assert batches.most_ranks == 8
+    assert batches.max_ranks == 8
     assert batches.feeds(8) and not batches.feeds(9)
 
 
@@ -25,7 +25,7 @@ def test_both_may_follow_from_the_world():
     config = by_world({"4-": {"global_batch": 64, "micro_batch": 2}}, global_batch=32, micro_batch=4)
     batches = Batches.of(config.value("global_batch"), config.value("micro_batch"))
     assert batches.at(3) == (32, 4) and batches.at(4) == (64, 2)
-    assert batches.most_ranks == 32
+    assert batches.max_ranks == 32
 
 
 def test_every_size_that_is_named_is_checked_against_the_other_argument():

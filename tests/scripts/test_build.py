@@ -1,10 +1,13 @@
 """What is said and done where the build has it hard: a folder with a space, a machine without the packages."""
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,31 @@ def test_the_whole_tree_builds_in_a_folder_with_a_space(tmp_path):
         [tree / ".venv/bin/keepstep", "run", "--nproc-per-node", "2", tree / "talk.py"], cwd=tmp_path, text=True
     )
     assert sorted(said.splitlines()) == ["hello from 0", "hello from 1"]
+
+
+@pytest.mark.long
+def test_every_file_includes_what_it_uses(tmp_path):
+    """Without precompiled headers; what the sanitizers' builds compile (scripts/sanitize.sh) is left to them."""
+    subprocess.run(
+        ["cmake", "-S", ROOT, "-B", tmp_path, "-G", "Ninja", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",
+         "-DKEEPSTEP_PYTHON_MODULE=OFF"],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    subprocess.run(["ninja", "-C", tmp_path, "keepstep_proto"], check=True, stdout=subprocess.DEVNULL)
+    commands = json.loads(subprocess.check_output(["ninja", "-C", tmp_path, "-t", "compdb"]))
+    theirs = re.compile(f"{ROOT}/src/(agent|cli|coordinator)/.*\\.cc")
+    files = {command["file"]: command["command"] for command in commands if theirs.fullmatch(command["file"])}
+    assert len(files) > 100
+
+    def check(file):
+        done = subprocess.run(
+            [*shlex.split(files[file]), "-fsyntax-only"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return done.stderr if done.returncode else ""
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        complaints = list(filter(None, threads.map(check, files)))
+    assert not complaints, "\n".join(complaints)
 
 
 def missing_packages(said):

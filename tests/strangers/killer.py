@@ -26,7 +26,7 @@ class Left:
 
     def explain(self):
         """What the job said, and what was decided in it."""
-        told = ("fault_noticed", "rung", "verdict", "activated", "first_commit", "restart", "finished", "job_ended")
+        told = ("fault_detected", "rung", "verdict", "activated", "first_commit", "restart", "finished", "job_ended")
         lines = [json.dumps({key: line[key] for key in line if key not in ("mono", "wall", "term", "node")})
                  for line in self.job.journal if line["event"] in told]  # fmt: skip
         return (

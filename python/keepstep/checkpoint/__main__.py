@@ -12,7 +12,7 @@ from keepstep.checkpoint import checking, exporting, keeping, listing
 USAGE = """usage: keepstep ckpt COMMAND ...
 
 commands:
-  ls       the checkpoints of one or more places: step, complete or not, size, where, age
+  ls       the checkpoints of one or more destinations: step, complete or not, size, where, age
   show     what is in a checkpoint: tensors, objects, files
   verify   read all of a checkpoint and compare it with its checksums
   diff     what differs between two checkpoints
@@ -22,9 +22,9 @@ commands:
 
   keepstep ckpt COMMAND --help    all options of a command
 
-A place is a folder, file:///folder or s3://bucket/prefix. PLACE@120 is step 120 of it, PLACE alone the newest complete
-checkpoint, or the one that the folder itself is (DCP's own, too). For ls, show and verify also memory://JOB: what the
-agents of a running job hold; JOB as for `keepstep stacks`, HOST:PORT with a token.
+A destination is a folder, file:///folder or s3://bucket/prefix. DESTINATION@120 is its step 120, DESTINATION alone
+its newest complete checkpoint, or the one that the folder itself is (DCP's own, too). For ls, show and verify also
+memory://JOB: what the agents of a running job hold; JOB as for `keepstep stacks`, HOST:PORT with a token.
 
 examples:
   keepstep ckpt ls                     of the jobs of this machine: in memory, and where they save to

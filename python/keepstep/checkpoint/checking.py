@@ -11,21 +11,21 @@ from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import memory, places, tensors
+from keepstep.checkpoint import destinations, memory, tensors
 from keepstep.checkpoint.words import in_bytes, key_options, key_words, parser, shape
 from keepstep.data.builder.progress import progress
 
-_MOST_SHOWN = 50
+_MAX_SHOWN = 50
 
 
-def _verify_one(opened: places.Opened, quiet: bool) -> list[str]:
+def _verify_one(opened: destinations.Opened, quiet: bool) -> list[str]:
     """What is wrong with it."""
     if opened.manifest is None:
         return _verify_sizes(opened)
     problems = []
     manifest = opened.manifest
     sizes = dict(zip(opened.layout.files, [sums.bytes for sums in manifest.sums], strict=True))
-    sizes[places.METADATA] = manifest.metadata.bytes
+    sizes[destinations.METADATA] = manifest.metadata.bytes
     for name, wanted in sizes.items():
         try:
             found = opened.store.head(opened.folder + name).bytes
@@ -47,12 +47,12 @@ def _verify_one(opened: places.Opened, quiet: bool) -> list[str]:
     return problems
 
 
-def _verify_sizes(opened: places.Opened) -> list[str]:
+def _verify_sizes(opened: destinations.Opened) -> list[str]:
     ends: dict[int, int] = {}
-    everything = [part.place for tensor in opened.tensors.values() for part in tensor.parts]
-    everything += [found.place for found in opened.objects.values()]
-    for place in everything:
-        ends[place.file] = max(ends.get(place.file, 0), place.offset + place.bytes)
+    everything = [part.extent for tensor in opened.tensors.values() for part in tensor.parts]
+    everything += [found.extent for found in opened.objects.values()]
+    for extent in everything:
+        ends[extent.file] = max(ends.get(extent.file, 0), extent.offset + extent.bytes)
     problems = []
     for number, end in ends.items():
         name = opened.folder + opened.layout.files[number]
@@ -68,17 +68,17 @@ def _verify_sizes(opened: places.Opened) -> list[str]:
     return problems
 
 
-def _verify_memory(place: str, step: int | None, key: Sequence[str], quiet: bool) -> dict[str, Any]:
+def _verify_memory(destination: str, step: int | None, key: Sequence[str], quiet: bool) -> dict[str, Any]:
     """All agents read what they hold. What is overwritten meanwhile is counted, and no problem."""
-    with memory.Job(place, key) as job:
+    with memory.Job(destination, key) as job:
         held = job.held()
         names = {node["node"]: node["name"] for node in held["nodes"]}
         problems = [f"node {node} does not say what it holds" for node in held["silent"]]
         lines = [line for line in held["held"] if step in (None, line["version"])]
         if not lines:
-            there = places.steps_in_words(sorted({line["version"] for line in held["held"]}))
+            there = destinations.steps_in_words(sorted({line["version"] for line in held["held"]}))
             why = memory.NOTHING if not held["held"] else f"no step {step} (any more) is in memory; there are {there}"
-            raise KeepstepError(f"{place}: {why}")
+            raise KeepstepError(f"{destination}: {why}")
         good: list[dict[str, Any]] = []
         gone = corrupt = done = 0
         with progress("reading", sum(line["bytes"] for line in lines), quiet=quiet, command="ckpt") as shown:
@@ -101,9 +101,11 @@ def _verify_memory(place: str, step: int | None, key: Sequence[str], quiet: bool
         if not good and not corrupt:
             newest = ", ".join(str(each["version"]) for each in job.held()["versions"][:1])
             of = "all that was there" if step is None else f"step {step}"
-            raise KeepstepError(f"{place}: {of} was overwritten while it was read; the newest is {newest or 'none'}")
+            raise KeepstepError(
+                f"{destination}: {of} was overwritten while it was read; the newest is {newest or 'none'}"
+            )
     return {
-        "where": place, "step": step, "checksums": True, "bytes": sum(line["bytes"] for line in good),
+        "where": destination, "step": step, "checksums": True, "bytes": sum(line["bytes"] for line in good),
         "problems": problems,
         "memory": {
             "good": len(good), "of_parity": sum("members" in line for line in good), "overwritten": gone,
@@ -114,7 +116,7 @@ def _verify_memory(place: str, step: int | None, key: Sequence[str], quiet: bool
 
 def _memory_words(result: dict[str, Any]) -> str:
     found = result["memory"]
-    steps = places.steps_in_words(found["steps"])
+    steps = destinations.steps_in_words(found["steps"])
     over = f"; {found['overwritten']} were overwritten meanwhile" if found["overwritten"] else ""
     parity = f", {found['of_parity']} of them blocks of parity," if found["of_parity"] else ""
     return f"{found['good']} copies{parity} of steps {steps}, {in_bytes(result['bytes'])}{over}"
@@ -127,24 +129,24 @@ def verify(arguments: list[str]) -> int:
         "itself wrote has no checksums: then only sizes are compared. In the memory of a job everything is read, all "
         "steps and all copies.",
     )
-    options_parser.add_argument("checkpoints", nargs="+", metavar="PLACE[@STEP]")
-    options_parser.add_argument("--all", action="store_true", help="all complete checkpoints of each place")
+    options_parser.add_argument("checkpoints", nargs="+", metavar="DESTINATION[@STEP]")
+    options_parser.add_argument("--all", action="store_true", help="all complete checkpoints of each destination")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
     options_parser.add_argument("--quiet", action="store_true", help="no progress")
     key_options(options_parser)
     options = options_parser.parse_args(arguments)
     results: list[dict[str, Any]] = []
     for text in options.checkpoints:
-        place, step = places.split_step(text)
-        if memory.is_memory(place):
-            results.append(_verify_memory(place, step, key_words(options), options.quiet or options.json))
+        destination, step = destinations.split_step(text)
+        if memory.is_memory(destination):
+            results.append(_verify_memory(destination, step, key_words(options), options.quiet or options.json))
             continue
         steps = [step]
         if options.all and step is None:
-            catalog = _checkpoint.Catalog(places.open_store(place))
+            catalog = _checkpoint.Catalog(destinations.open_store(destination))
             steps = [info.step for info in catalog.checkpoints() if info.complete] or [None]
         for one in steps:
-            opened = places.open_checkpoint(place, one)
+            opened = destinations.open_checkpoint(destination, one)
             problems = _verify_one(opened, options.quiet or options.json)
             results.append(
                 {"where": opened.words, "step": opened.step, "checksums": opened.manifest is not None,
@@ -162,7 +164,7 @@ def verify(arguments: list[str]) -> int:
     return 1 if any(result["problems"] for result in results) else 0
 
 
-def _same_data(first: places.Opened, second: places.Opened, names: list[str]) -> list[str]:
+def _same_data(first: destinations.Opened, second: destinations.Opened, names: list[str]) -> list[str]:
     """Those of `names` whose elements differ; they have one dtype and shape."""
     different = []
     total = sum(tensors.bytes_of(first.tensors[name]) for name in names)
@@ -187,14 +189,14 @@ def diff(arguments: list[str]) -> int:
         "What differs between two checkpoints: names, shapes, dtypes, and with --data every element, however the "
         "tensors are cut into parts. Exit code 1 if anything does.",
     )
-    options_parser.add_argument("first", metavar="PLACE[@STEP]")
-    options_parser.add_argument("second", metavar="PLACE[@STEP]")
+    options_parser.add_argument("first", metavar="DESTINATION[@STEP]")
+    options_parser.add_argument("second", metavar="DESTINATION[@STEP]")
     options_parser.add_argument("--data", action="store_true", help="also compare the elements, byte by byte")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
     options = options_parser.parse_args(arguments)
     memory.refuse("diff", [options.first, options.second])
-    first = places.open_checkpoint(*places.split_step(options.first))
-    second = places.open_checkpoint(*places.split_step(options.second))
+    first = destinations.open_checkpoint(*destinations.split_step(options.first))
+    second = destinations.open_checkpoint(*destinations.split_step(options.second))
     a, b = first.tensors, second.tensors
     everything_a, everything_b = {*a, *first.objects}, {*b, *second.objects}
     changed = []
@@ -221,10 +223,10 @@ def diff(arguments: list[str]) -> int:
             ("other elements", "data"),
         ):  # fmt: skip
             found = result[key] or []
-            for name in found[:_MOST_SHOWN]:
+            for name in found[:_MAX_SHOWN]:
                 print(f"{what}: {name}")
-            if len(found) > _MOST_SHOWN:
-                print(f"{what}: ... and {len(found) - _MOST_SHOWN} more")
+            if len(found) > _MAX_SHOWN:
+                print(f"{what}: ... and {len(found) - _MAX_SHOWN} more")
     differs = any(result[key] for key in ("only_in_first", "only_in_second", "changed", "data"))
     if not differs and not options.json:
         looked = "their elements too" if options.data else "--data compares the elements"

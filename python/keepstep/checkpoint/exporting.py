@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import memory, places, tensors
+from keepstep.checkpoint import destinations, memory, tensors
 from keepstep.checkpoint.words import in_bytes, parser
 from keepstep.data.builder.progress import Silent, progress
 
@@ -32,7 +32,7 @@ def _size(text: str) -> int:
     return int(found[1]) * _UNITS[found[2] or ""]
 
 
-def _shards(opened: places.Opened, names: Sequence[str], most: int) -> list[list[str]]:
+def _shards(opened: destinations.Opened, names: Sequence[str], most: int) -> list[list[str]]:
     """In the order of the names, each of at most `most` bytes or of one tensor."""
     shards: list[list[str]] = []
     held = 0
@@ -46,7 +46,7 @@ def _shards(opened: places.Opened, names: Sequence[str], most: int) -> list[list
     return shards or [[]]
 
 
-def _write(opened: places.Opened, path: Path, exported: dict[str, str], shown: Silent, done: int) -> int:
+def _write(opened: destinations.Opened, path: Path, exported: dict[str, str], shown: Silent, done: int) -> int:
     """One file. `exported`: names in the checkpoint, and what they are called in the file."""
     # The widest elements first, so that all lie where their width asks for.
     order = sorted(exported, key=lambda name: -_checkpoint.dtype_bytes(opened.tensors[name].dtype))
@@ -97,7 +97,7 @@ def export(arguments: list[str]) -> int:
         "Writes the tensors of a checkpoint as safetensors: model.safetensors, or several files and "
         "model.safetensors.index.json, as Hugging Face's from_pretrained reads them.",
     )
-    options_parser.add_argument("checkpoint", metavar="PLACE[@STEP]")
+    options_parser.add_argument("checkpoint", metavar="DESTINATION[@STEP]")
     options_parser.add_argument("--out", required=True, metavar="FOLDER", help="is made if it is not there")
     options_parser.add_argument(
         "--prefix", default="", metavar="TEXT",
@@ -109,7 +109,7 @@ def export(arguments: list[str]) -> int:
     options_parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
     options = options_parser.parse_args(arguments)
     memory.refuse("export", [options.checkpoint])
-    opened = places.open_checkpoint(*places.split_step(options.checkpoint))
+    opened = destinations.open_checkpoint(*destinations.split_step(options.checkpoint))
     names = [name for name in opened.tensors if name.startswith(options.prefix) and name != options.prefix]
     if not names:
         some = ", ".join(list(opened.tensors)[:5])

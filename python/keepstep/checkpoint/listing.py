@@ -13,20 +13,20 @@ from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import memory, places
+from keepstep.checkpoint import destinations, memory
 from keepstep.checkpoint.words import age, in_bytes, key_options, key_words, parser, shape, table
 
-_MOST_SHOWN = 40
+_MAX_SHOWN = 40
 
 
-def _rows(place: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerRecord | None]:
-    """The checkpoints of a place, and who writes there."""
-    store = places.open_store(place)
+def _rows(destination: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerRecord | None]:
+    """The checkpoints of a destination, and who writes there."""
+    store = destinations.open_store(destination)
     now = time.time()
     rows = [
         {
             "step": info.step, "complete": info.complete, "dcp_only": info.foreign, "pinned": info.pinned,
-            "bytes": info.bytes, "files": info.files, "where": place, "modified": info.modified_ns / 1e9,
+            "bytes": info.bytes, "files": info.files, "where": destination, "modified": info.modified_ns / 1e9,
             "age_s": round(now - info.modified_ns / 1e9, 1),
         }
         for info in _checkpoint.Catalog(store).checkpoints()
@@ -40,13 +40,13 @@ def _rows(place: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerRecord | N
     if not rows:
         objects = [found for found in store.list("") if "/" not in found.key and not found.key.startswith("owner.")]
         names = {found.key for found in objects}
-        if names & {places.METADATA, "manifest.json"}:  # one checkpoint by itself
+        if names & {destinations.METADATA, "manifest.json"}:  # one checkpoint by itself
             complete = "manifest.json" in names
             modified = max(found.modified_ns for found in objects) / 1e9
             rows.append({
                 "step": _checkpoint.Catalog(store).manifest_in("").step if complete else None,
                 "complete": complete, "dcp_only": not complete, "pinned": False,
-                "bytes": sum(found.bytes for found in objects), "files": len(objects), "where": place,
+                "bytes": sum(found.bytes for found in objects), "files": len(objects), "where": destination,
                 "modified": modified, "age_s": round(now - modified, 1),
             })  # fmt: skip
     return rows, owner
@@ -56,21 +56,21 @@ def _rows(place: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerRecord | N
 class _Memory:
     """What a job's memory holds."""
 
-    place: str
+    destination: str
     rows: list[dict[str, Any]]
-    lines: list[str]  # more to be said, each after the place's name
+    lines: list[str]  # more to be said, each after the destination's name
     silent: list[int]  # nodes that did not answer
     saves_to: list[str]
 
 
-def _memory_rows(place: str, key: Sequence[str] = ()) -> _Memory:
-    with memory.Job(place, key) as job:
+def _memory_rows(destination: str, key: Sequence[str] = ()) -> _Memory:
+    with memory.Job(destination, key) as job:
         held = job.held()
     now = time.time()
     rows = [
         {
             "step": each["version"], "complete": not each["lost"], "dcp_only": False, "pinned": False,
-            "bytes": each["bytes"], "files": None, "where": place, "modified": now - each["age_ns"] / 1e9,
+            "bytes": each["bytes"], "files": None, "where": destination, "modified": now - each["age_ns"] / 1e9,
             "age_s": round(each["age_ns"] / 1e9, 1),
             "memory": {
                 "world": each["world"], "nodes": each["nodes"], "held_bytes": each["held_bytes"],
@@ -83,7 +83,7 @@ def _memory_rows(place: str, key: Sequence[str] = ()) -> _Memory:
     if rows and not any(row["complete"] for row in rows):  # one that is being copied, or overwritten, is usual
         ranks = _ranks(rows[0]["memory"]["lost_ranks"])
         lines.append(f"no step is complete; of step {rows[0]['step']} the shards of ranks {ranks} are missing")
-    return _Memory(place, rows, lines, held["silent"], held["saves_to"])
+    return _Memory(destination, rows, lines, held["silent"], held["saves_to"])
 
 
 def _copies(row: dict[str, Any]) -> str:
@@ -101,12 +101,12 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _at_hand() -> list[str]:
-    """Without a place: the memory of the jobs of this machine, and where these save to."""
+    """Without a destination: the memory of the jobs of this machine, and where these save to."""
     found = []
-    for place in memory.jobs_here():
-        found.append(place)
+    for destination in memory.jobs_here():
+        found.append(destination)
         try:
-            found += _memory_rows(place).saves_to
+            found += _memory_rows(destination).saves_to
         except KeepstepError:
             continue  # said when it is its turn
     return [*dict.fromkeys(found)]
@@ -114,10 +114,10 @@ def _at_hand() -> list[str]:
 
 def ls(arguments: list[str]) -> int:
     options_parser = parser(
-        "ls", "The checkpoints of one or more places, the newest first. Nothing is read but names and sizes. Without a "
-        "place: those in the memory of this machine's jobs, and where these save to.",
+        "ls", "The checkpoints of one or more destinations, the newest first. Nothing is read but names and sizes. "
+        "Without a destination: those in the memory of this machine's jobs, and where these save to.",
     )  # fmt: skip
-    options_parser.add_argument("places", nargs="*", metavar="PLACE")
+    options_parser.add_argument("destinations", nargs="*", metavar="DESTINATION")
     options_parser.add_argument("--json", action="store_true", help="one JSON object")
     key_options(options_parser)
     options = options_parser.parse_args(arguments)
@@ -125,38 +125,42 @@ def ls(arguments: list[str]) -> int:
     owners = []
     failed = []
     said: list[tuple[str, str]] = []
-    asked = options.places or _at_hand()
-    for place in asked:
+    asked = options.destinations or _at_hand()
+    for destination in asked:
         try:
-            if memory.is_memory(place):
-                told_by = _memory_rows(place, key_words(options))
+            if memory.is_memory(destination):
+                told_by = _memory_rows(destination, key_words(options))
                 rows += told_by.rows
-                said += [(place, line) for line in told_by.lines]
-                failed += [(place, f"node {node} does not say what it holds") for node in told_by.silent]
+                said += [(destination, line) for line in told_by.lines]
+                failed += [(destination, f"node {node} does not say what it holds") for node in told_by.silent]
                 continue
-            found, owner = _rows(place)
+            found, owner = _rows(destination)
         except (KeepstepError, _checkpoint.Error, OSError) as error:
-            failed.append((place, str(error)))  # the others are shown all the same
+            failed.append((destination, str(error)))  # the others are shown all the same
             continue
         rows += found
         if owner is not None:
-            owners.append((place, owner))
+            owners.append((destination, owner))
     rows.sort(key=lambda row: -1 if row["step"] is None else row["step"], reverse=True)
     if options.json:
         told = [
-            {"where": place, "job": owner.job, "host": owner.host, "pid": owner.pid, "token": owner.token,
+            {"where": destination, "job": owner.job, "host": owner.host, "pid": owner.pid, "token": owner.token,
              "renewed": owner.renewed_s, "at_work": not owner.is_gone(int(time.time()))}
-            for place, owner in owners
+            for destination, owner in owners
         ]  # fmt: skip
-        failures = [{"where": place, "error": why} for place, why in failed]
+        failures = [{"where": destination, "error": why} for destination, why in failed]
         print(json.dumps({"checkpoints": rows, "owners": told, "failed": failures}))
         return 1 if failed else 0
-    for place, why in failed:
-        print(f"keepstep ckpt ls: {place}: {why.removeprefix(f'{place}: ')}", file=sys.stderr)
+    for destination, why in failed:
+        print(f"keepstep ckpt ls: {destination}: {why.removeprefix(f'{destination}: ')}", file=sys.stderr)
     if not asked:
-        print("no job of yours runs on this machine; give a place: a folder, file:///folder or s3://bucket/prefix")
+        print(
+            "no job of yours runs on this machine; give a destination: a folder, file:///folder or s3://bucket/prefix"
+        )
     elif not rows:
-        empty = [place for place in asked if place not in dict(failed) and place not in dict(said)]
+        empty = [
+            destination for destination in asked if destination not in dict(failed) and destination not in dict(said)
+        ]
         if empty:
             print("no checkpoints in " + ", ".join(empty))
     else:
@@ -174,26 +178,26 @@ def ls(arguments: list[str]) -> int:
             ],
             right=(0, 2, 3),
         )  # fmt: skip
-    for place, line in said:
-        print(f"{place}: {line}")
-    for place, owner in owners:
+    for destination, line in said:
+        print(f"{destination}: {line}")
+    for destination, owner in owners:
         gone = owner.is_gone(int(time.time()))
         doing = "let go" if owner.released else "is gone" if gone else "is at work"
-        print(f"{place}: written by {owner.in_words()}, which {doing}")
+        print(f"{destination}: written by {owner.in_words()}, which {doing}")
     return 1 if failed else 0
 
 
 def show(arguments: list[str]) -> int:
     options_parser = parser("show", "What is in a checkpoint. Reads its manifest (or DCP's .metadata), not its data.")
-    options_parser.add_argument("checkpoint", metavar="PLACE[@STEP]")
-    options_parser.add_argument("--all", action="store_true", help=f"all tensors, not only the first {_MOST_SHOWN}")
+    options_parser.add_argument("checkpoint", metavar="DESTINATION[@STEP]")
+    options_parser.add_argument("--all", action="store_true", help=f"all tensors, not only the first {_MAX_SHOWN}")
     options_parser.add_argument("--files", action="store_true", help="also the files and their checksums")
     options_parser.add_argument("--json", action="store_true", help="one JSON object, with everything")
     key_options(options_parser)
     options = options_parser.parse_args(arguments)
     if memory.is_memory(options.checkpoint):
         return _show_memory(options)
-    opened = places.open_checkpoint(*places.split_step(options.checkpoint))
+    opened = destinations.open_checkpoint(*destinations.split_step(options.checkpoint))
     for reason in opened.skipped:
         print(f"keepstep ckpt show: {reason}", file=sys.stderr)
     layout, manifest = opened.layout, opened.manifest
@@ -214,7 +218,7 @@ def show(arguments: list[str]) -> int:
         f"{layout.parts():,} parts; {len(opened.objects):,} other objects"
     )
     names = list(opened.tensors)
-    shown = names if options.all else names[:_MOST_SHOWN]
+    shown = names if options.all else names[:_MAX_SHOWN]
     print()
     table(
         ["tensor", "dtype", "shape", "parts"],
@@ -236,7 +240,7 @@ def show(arguments: list[str]) -> int:
     return 0
 
 
-def _as_json(opened: places.Opened) -> dict[str, Any]:
+def _as_json(opened: destinations.Opened) -> dict[str, Any]:
     layout, manifest = opened.layout, opened.manifest
     sums = [] if manifest is None else manifest.sums
     return {
@@ -252,7 +256,7 @@ def _as_json(opened: places.Opened) -> dict[str, Any]:
                 "dtype": tensor.dtype, "shape": list(tensor.shape),
                 "parts": [
                     {"offsets": list(part.offsets), "lengths": list(part.lengths),
-                     "file": layout.files[part.place.file], "offset": part.place.offset, "bytes": part.place.bytes}
+                     "file": layout.files[part.extent.file], "offset": part.extent.offset, "bytes": part.extent.bytes}
                     for part in tensor.parts
                 ],
             }
@@ -274,8 +278,8 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 
 def _show_memory(options: argparse.Namespace) -> int:
-    place, step = places.split_step(options.checkpoint)
-    with memory.Job(place, key_words(options)) as job:
+    destination, step = destinations.split_step(options.checkpoint)
+    with memory.Job(destination, key_words(options)) as job:
         held, version, contents = memory.look(job, step)
     names = {node["node"]: node["name"] for node in held["nodes"]}
     copies = [
@@ -285,7 +289,7 @@ def _show_memory(options: argparse.Namespace) -> int:
     only_parity = sorted(set(range(version["world"])) - {line["rank"] for line in copies if "rank" in line})
     if options.json:
         told = {
-            "where": place, "job": held["job"], "step": version["version"], "complete": not version["lost"],
+            "where": destination, "job": held["job"], "step": version["version"], "complete": not version["lost"],
             "world": version["world"], "bytes": version["bytes"], "held_bytes": version["held_bytes"],
             "age_s": round(version["age_ns"] / 1e9, 1), "lost_ranks": version["lost"],
             "not_shown_ranks": only_parity,
@@ -308,7 +312,7 @@ def _show_memory(options: argparse.Namespace) -> int:
         }  # fmt: skip
         print(json.dumps(told))
         return 0
-    print(f"{place}, step {version['version']}")
+    print(f"{destination}, step {version['version']}")
     complete = "complete" if not version["lost"] else f"not complete: no shard of ranks {_ranks(version['lost'])}"
     print(f"step     {version['version']}, {age(version['age_ns'] / 1e9)} old, of {version['world']} ranks, {complete}")
     print(f"size     {in_bytes(version['bytes'])}; {in_bytes(version['held_bytes'])} with all copies and parity")
@@ -326,7 +330,7 @@ def _show_memory(options: argparse.Namespace) -> int:
     if only_parity and not version["lost"]:
         print(f"         without those of ranks {_ranks(only_parity)}, which are in parity alone")
     print()
-    shown = list(contents.tensors) if options.all else list(contents.tensors)[:_MOST_SHOWN]
+    shown = list(contents.tensors) if options.all else list(contents.tensors)[:_MAX_SHOWN]
     rows = []
     for name in shown:
         tensor = contents.tensors[name]

@@ -1,4 +1,4 @@
-"""The memory of a running job's agents as a place: ``memory://JOB``, JOB as for ``keepstep stacks``.
+"""The memory of a running job's agents as a destination: ``memory://JOB``, JOB as for ``keepstep stacks``.
 
 The job's agents are asked through the command ``keepstep ask``, which has doors and tokens. What ranks say of their
 shards comes from processes that run anybody's code: each word is checked before it is used.
@@ -22,7 +22,7 @@ from keepstep._errors import KeepstepError
 
 SCHEME = "memory://"
 _QUICK_S, _READ_S = 15.0, 660.0  # the agents' own limits are below these
-_MOST_DIMENSIONS, _MOST_ELEMENTS, _MOST_NAME = 64, 1 << 62, 4096
+_MAX_DIMENSIONS, _MAX_ELEMENTS, _MAX_NAME = 64, 1 << 62, 4096
 _RANKS_AT_ONCE = 500  # a question has at most 16 KiB
 _TRIES = 10  # at a version that is overwritten while it is looked at
 
@@ -41,23 +41,23 @@ _REFUSED = {
 }  # fmt: skip
 
 
-def is_memory(place: str | os.PathLike[str]) -> bool:
-    return os.fspath(place).startswith(SCHEME)
+def is_memory(destination: str | os.PathLike[str]) -> bool:
+    return os.fspath(destination).startswith(SCHEME)
 
 
-def refuse(command: str, places: Sequence[str]) -> None:
-    """Raises for a place in memory, which `command` cannot do anything with, and says what to do."""
-    for place in places:
-        if is_memory(place):
-            raise KeepstepError(f"{place} is the memory of a running job: {_REFUSED[command]}")
+def refuse(command: str, destinations: Sequence[str]) -> None:
+    """Raises for a destination in memory, which `command` cannot do anything with, and says what to do."""
+    for destination in destinations:
+        if is_memory(destination):
+            raise KeepstepError(f"{destination} is the memory of a running job: {_REFUSED[command]}")
 
 
 class Job:
     """A job that runs, asked from outside. Used in a ``with``."""
 
-    def __init__(self, place: str, key: Sequence[str] = ()) -> None:
-        self.place = place
-        command = [keepstep_command(), "ask", place.removeprefix(SCHEME), *key]
+    def __init__(self, destination: str, key: Sequence[str] = ()) -> None:
+        self.destination = destination
+        command = [keepstep_command(), "ask", destination.removeprefix(SCHEME), *key]
         self._said = tempfile.TemporaryFile()  # a pipe could fill up
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
@@ -87,11 +87,11 @@ class Job:
             self._process.wait()
             self._said.seek(0)
             said = self._said.read().decode(errors="replace").strip().removeprefix("keepstep ask: ")
-            raise KeepstepError(f"{self.place}: {said or 'the command keepstep ask ended without a word'}")
+            raise KeepstepError(f"{self.destination}: {said or 'the command keepstep ask ended without a word'}")
         answer = json.loads(text)
         if not isinstance(answer, dict) or answer.get("ok") is not True:
             why = answer.get("error") if isinstance(answer, dict) else None
-            raise KeepstepError(f"{self.place}: {why or 'the job gives an answer that is none'}")
+            raise KeepstepError(f"{self.destination}: {why or 'the job gives an answer that is none'}")
         return answer
 
     def held(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Job:
                 do="texts", node=node, version=version["version"], sharding=version["sharding"], ranks=ranks
             )
             if not answer["texts"]:
-                raise KeepstepError(f"{self.place}: node {node} gives an answer that is none")
+                raise KeepstepError(f"{self.destination}: node {node} gives an answer that is none")
             for line in answer["texts"]:
                 rank = line["rank"]
                 if line["result"] == "good" and rank in ranks:
@@ -121,7 +121,9 @@ class Job:
                 elif len(nodes.get(rank, ())) > 1:
                     nodes[rank].pop(0)  # another node has one
                 elif line["result"] == "corrupt":
-                    raise KeepstepError(f"{self.place}: the copy of the shard of rank {rank} on node {node} is corrupt")
+                    raise KeepstepError(
+                        f"{self.destination}: the copy of the shard of rank {rank} on node {node} is corrupt"
+                    )
                 else:
                     return None
         return found
@@ -169,18 +171,18 @@ class Contents:
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
         raise ValueError("a shape that is none")
-    if any(type(number) is not int or not 0 <= number < _MOST_ELEMENTS for number in value):
+    if any(type(number) is not int or not 0 <= number < _MAX_ELEMENTS for number in value):
         raise ValueError("a shape that is none")
-    if math.prod(value) >= _MOST_ELEMENTS:
+    if math.prod(value) >= _MAX_ELEMENTS:
         raise ValueError("a shape that no memory holds")
     return tuple(value)
 
 
 def _tensor(name: Any, dtype: Any, shape: Any, layout: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
     """Dtype, whole shape and offsets."""
-    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():
         raise ValueError("a name that is none")
     if not isinstance(dtype, str) or _checkpoint.dtype_bytes(dtype) == 0:
         raise ValueError(f"'{name}' of a dtype that is none")
@@ -233,22 +235,22 @@ def look(job: Job, step: int | None) -> tuple[dict[str, Any], dict[str, Any], Co
         held = job.held()
         versions = held["versions"]
         if not versions:
-            raise KeepstepError(f"{job.place}: {NOTHING}")
+            raise KeepstepError(f"{job.destination}: {NOTHING}")
         wanted = [each for each in versions if (each["version"] == step if step is not None else not each["lost"])]
         if not wanted:
             there = ", ".join(f"{each['version']}{' (not complete)' if each['lost'] else ''}" for each in versions)
             what = "no complete step" if step is None else f"no step {step} (any more)"
-            raise KeepstepError(f"{job.place}: {what} is in memory; there are {there}")
+            raise KeepstepError(f"{job.destination}: {what} is in memory; there are {there}")
         texts = job.texts(wanted[0], held)
         if texts is not None:
             return held, wanted[0], contents(texts)
     raise KeepstepError(
-        f"{job.place}: each step was overwritten while it was looked at, {_TRIES} times: the job's steps are too short"
+        f"{job.destination}: each step was overwritten while it was read, {_TRIES} times: the job's steps are too short"
     )
 
 
 def jobs_here() -> list[str]:
-    """The places of this user's jobs on this machine. KeepstepError: they cannot be listed."""
+    """The destinations of this user's jobs on this machine. KeepstepError: they cannot be listed."""
     listed = subprocess.run([keepstep_command(), "jobs", "--json"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         raise KeepstepError(f"the jobs of this machine are not known: {listed.stderr.strip()}")

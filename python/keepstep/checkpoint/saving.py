@@ -20,7 +20,7 @@ class Begun(NamedTuple):
 def begin(
     url: str, store: _checkpoint.Store, job: str, step: int | None, replace: bool
 ) -> tuple[_checkpoint.Owner, Begun]:
-    """Makes sure that the place is this job's and takes `step`, or that after the newest one.
+    """Makes sure that the destination is this job's and takes `step`, or that after the newest one.
 
     KeepstepError: it is another job's, or has that step already.
     """
@@ -32,8 +32,8 @@ def begin(
         if newest > chosen and _is_of_another(url, store, newest, owner.token):
             raise KeepstepError(
                 f"{store.describe()} was another job's meanwhile, which saved step {newest}: step {chosen} would be "
-                "taken for an old one and removed. Save into another place, or remove what the other one saved "
-                "(keepstep ckpt rm PLACE@STEP --last)"
+                "taken for an old one and removed. Save into another destination, or remove what the other one saved "
+                "(keepstep ckpt rm DESTINATION@STEP --last)"
             )
     except _checkpoint.Error as error:
         raise KeepstepError(str(error)) from None
@@ -45,7 +45,7 @@ def begin(
     if chosen in present and present[chosen].foreign:
         raise KeepstepError(
             f"{store.describe()}: '{_checkpoint.folder_of(chosen)}' holds files that are not keepstep's; they are "
-            "left alone, save into another place"
+            "left alone, save into another destination"
         )
     return owner, Begun(chosen, owner.token, owners.next_attempt())
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from keepstep import _checkpoint
-from keepstep.checkpoint.places import Opened
+from keepstep.checkpoint.destinations import Opened
 
 BATCH_BYTES = 256 << 20
 
@@ -30,15 +30,15 @@ def batches(opened: Opened, names: list[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def read_into(opened: Opened, places: dict[str, int]) -> None:
+def read_into(opened: Opened, addresses: dict[str, int]) -> None:
     """Tensors by name, each to its address, in C order without gaps; checked against the manifest."""
     if opened.manifest is None:
         from keepstep.torch.checkpoint import plain  # what DCP itself wrote only torch can read
 
-        plain.read_into(opened, places)
+        plain.read_into(opened, addresses)
         return
     boxes = []
-    for name, address in places.items():
+    for name, address in addresses.items():
         tensor = opened.tensors[name]
         width = _checkpoint.dtype_bytes(tensor.dtype)
         strides = [width] * len(tensor.shape)
@@ -48,5 +48,5 @@ def read_into(opened: Opened, places: dict[str, int]) -> None:
             assert part.data is not None  # a manifest has it of every part
             at = address + sum(offset * stride for offset, stride in zip(part.offsets, strides, strict=True))
             zeros = [0] * len(strides)
-            boxes.append((part.place.file, part.data, width, part.lengths, zeros, part.lengths, at, strides))
+            boxes.append((part.extent.file, part.data, width, part.lengths, zeros, part.lengths, at, strides))
     opened.files().read_boxes(boxes)

@@ -15,7 +15,7 @@ from typing import Any
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 
-MOST_LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 _GZIP = b"\x1f\x8b"
 TRAINED_ROLE = "assistant"
 # Where examples are question and answer: names of the two, in the order in which they are looked for.
@@ -111,13 +111,13 @@ def read_examples(
         file.seek(0)
         lines = gzip.GzipFile(fileobj=file) if packed else file
         number = 0
-        while line := lines.readline(MOST_LINE_BYTES + 1):
+        while line := lines.readline(MAX_LINE_BYTES + 1):
             number += 1
             on_read(file.tell())
-            if len(line) > MOST_LINE_BYTES:
-                yield number, ValueError(f"longer than {MOST_LINE_BYTES} bytes")
+            if len(line) > MAX_LINE_BYTES:
+                yield number, ValueError(f"longer than {MAX_LINE_BYTES} bytes")
                 while line and not line.endswith(b"\n"):
-                    line = lines.readline(MOST_LINE_BYTES)
+                    line = lines.readline(MAX_LINE_BYTES)
                 continue
             if not line.strip():
                 continue

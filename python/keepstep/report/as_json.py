@@ -27,7 +27,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
         "signal": fault.signal,
         "exit_code": fault.exit_code,
         "step": fault.step,
-        "noticed_by": fault.noticed_by,
+        "detected_by": fault.detected_by,
         "because": fault.because,
     }
 

@@ -106,14 +106,14 @@ def _row(cells: list[str], numbers: int = 0, tag: str = "td") -> str:
 
 
 def _recovery_rows(recoveries: list[Recovery]) -> str:
-    heads = ["#", "what died", "noticed by", "verdict", "replaced by", "bytes moved", "lost steps"]
+    heads = ["#", "what died", "detected by", "verdict", "replaced by", "bytes moved", "lost steps"]
     rows = [_row([*heads, *(f"{PHASE_TITLES[p]} ms" for p in PHASES), "less one step ms"], len(PHASES) + 2, "th")]
     for number, recovery in enumerate(recoveries, 1):
         phases = recovery.phases_s()
         cells = [
             str(number),
             words.what_happened(recovery),
-            "\n".join(fault.noticed_by for fault in recovery.faults),
+            "\n".join(fault.detected_by for fault in recovery.faults),
             f"{recovery.verdict or '-'}: {recovery.verdict_because}",
             ", ".join(recovery.replaced_by) or "-",
             "\n".join(words.moved(hydration) for hydration in recovery.hydrations) or "-",

@@ -10,7 +10,7 @@ from keepstep.report.recovery import PHASE_TITLES, PHASES
 
 # Told apart also by readers who see few colours (Okabe and Ito, 2008).
 PHASE_COLOURS = {
-    "notice": "#999999",
+    "detect": "#999999",
     "decide": "#D55E00",
     "interrupt": "#E69F00",
     "re_form": "#0072B2",
@@ -91,5 +91,5 @@ def _draw_phases(analysis: Analysis, axis: object) -> None:
             left += width
     axis.set_yticks(range(len(analysis.recoveries)), [f"recovery {i + 1}" for i in range(len(analysis.recoveries))])
     axis.invert_yaxis()
-    axis.set_xlabel("ms since the fault (since its notice where its time is unknown)")
+    axis.set_xlabel("ms since the fault (since its detection where its time is unknown)")
     axis.legend(ncols=len(PHASES), fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)

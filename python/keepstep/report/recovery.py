@@ -1,13 +1,13 @@
-"""One recovery: from the first notice of a fault to the first step that all ranks of the new generation committed."""
+"""One recovery: from the detection of a fault to the first step that all ranks of the new generation committed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-PHASES = ("notice", "decide", "interrupt", "re_form", "hydrate", "first_step")
+PHASES = ("detect", "decide", "interrupt", "re_form", "hydrate", "first_step")
 
 PHASE_TITLES = {
-    "notice": "notice",
+    "detect": "detect",
     "decide": "decide",
     "interrupt": "interrupt",
     "re_form": "re-form",
@@ -18,7 +18,7 @@ PHASE_TITLES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """Who failed, and how that was noticed. ``happened_mono`` is known for caused faults only (seconds).
+    """Who failed, and how that was detected. ``happened_mono`` is known for caused faults only (seconds).
 
     A lost node is one fault (``kind`` "node"): ``node`` and its ``ranks`` are known, rank, worker and pid are not.
     """
@@ -28,7 +28,7 @@ class Fault:
     worker: int | None
     pid: int | None
     kind: str
-    noticed_by: str
+    detected_by: str
     signal: int | None
     exit_code: int | None
     step: int | None
@@ -77,7 +77,7 @@ class Marks:
     """
 
     fault: float | None = None
-    noticed: float | None = None
+    detected: float | None = None
     verdict: float | None = None
     interrupted: float | None = None
     activated: float | None = None
@@ -87,7 +87,7 @@ class Marks:
     def chain(self) -> list[float | None]:
         return [
             self.fault,
-            self.noticed,
+            self.detected,
             self.verdict,
             self.interrupted,
             self.activated,
@@ -96,7 +96,7 @@ class Marks:
         ]
 
     def forget_attempt(self) -> None:
-        """A new fault: what came after the notice has to happen again."""
+        """A new fault: what came after the detection has to happen again."""
         self.verdict = self.interrupted = self.activated = self.formed = None
 
 
@@ -126,11 +126,11 @@ class Recovery:
 
     @property
     def began_mono(self) -> float | None:
-        return self.marks.fault if self.marks.fault is not None else self.marks.noticed
+        return self.marks.fault if self.marks.fault is not None else self.marks.detected
 
     @property
     def total_s(self) -> float | None:
-        """From the fault (from its notice, if the fault's own time is not known) to the first step of all ranks."""
+        """From the fault (from its detection, if the fault's own time is not known) to the first step of all ranks."""
         if self.marks.first_commit is None or self.began_mono is None:
             return None
         return self.marks.first_commit - self.began_mono

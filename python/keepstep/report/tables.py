@@ -16,7 +16,7 @@ def recovery_table(analysis: Analysis) -> Table:
     table.add_column("at s", justify="right")
     table.add_column("step", justify="right")
     table.add_column("what died")
-    table.add_column("noticed by", min_width=len("connection"))
+    table.add_column("detected by", min_width=len("connection"))
     table.add_column("verdict")
     table.add_column("replaced by")
     table.add_column("lost steps", justify="right")
@@ -26,7 +26,7 @@ def recovery_table(analysis: Analysis) -> Table:
             f"{recovery.started_t:.2f}",
             "-" if recovery.step is None else str(recovery.step),
             words.what_happened(recovery),
-            "\n".join(fault.noticed_by for fault in recovery.faults) or "-",
+            "\n".join(fault.detected_by for fault in recovery.faults) or "-",
             recovery.verdict or "-",
             ", ".join(recovery.replaced_by) or "-",
             str(recovery.lost_steps) if recovery.complete else shown("not recovered", style="bold red"),

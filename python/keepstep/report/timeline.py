@@ -27,15 +27,15 @@ class _Reader:
         if handler is not None:
             handler(line)
 
-    def _on_fault_noticed(self, line: Line) -> None:
+    def _on_fault_detected(self, line: Line) -> None:
         fault = self._fault(line)
         if fault.rank is None and not fault.ranks and fault.kind != "digests" and self._open is None:
             self.spares_lost.append(fault)
             return
         recovery = self._current(line)
         recovery.faults.append(fault)
-        if recovery.marks.noticed is None:
-            recovery.marks.noticed = line.mono
+        if recovery.marks.detected is None:
+            recovery.marks.detected = line.mono
             recovery.marks.fault = fault.happened_mono
         else:
             recovery.marks.forget_attempt()
@@ -46,12 +46,12 @@ class _Reader:
         if not ranks:
             return
         recovery = self._current(line)
-        if recovery.marks.noticed is None:
-            recovery.marks.noticed = line.mono
+        if recovery.marks.detected is None:
+            recovery.marks.detected = line.mono
         recovery.faults = [fault for fault in recovery.faults if fault.kind != "digests"]
         found = self._fault(line)
         recovery.faults += [
-            replace(found, rank=rank, worker=worker, kind="corruption", noticed_by="vote", ranks=[])
+            replace(found, rank=rank, worker=worker, kind="corruption", detected_by="vote", ranks=[])
             for rank, worker in zip(ranks, workers, strict=False)
         ]
 
@@ -72,8 +72,8 @@ class _Reader:
 
     def _on_restart(self, line: Line) -> None:
         recovery = self._current(line)
-        if recovery.marks.noticed is None:
-            recovery.marks.noticed = line.mono
+        if recovery.marks.detected is None:
+            recovery.marks.detected = line.mono
         recovery.lost_steps += line.integer("lost_steps") or 0
         recovery.marks.verdict = line.mono
         recovery.verdict = "restart"
@@ -88,8 +88,8 @@ class _Reader:
         # Of its two halves the second one begins when the first has formed: the same recovery, unless a step got in
         # between.
         recovery = self._current(line)
-        if recovery.marks.noticed is None:
-            recovery.marks.noticed = line.mono
+        if recovery.marks.detected is None:
+            recovery.marks.detected = line.mono
         recovery.marks.forget_attempt()
         recovery.marks.verdict = line.mono
 
@@ -137,7 +137,7 @@ class _Reader:
             self._open.marks.formed = line.mono
 
     def _on_first_commit(self, line: Line) -> None:
-        # A generation's first step that was already under way when the next fault was noticed does not end that.
+        # A generation's first step that was already under way when the next fault was detected does not end that.
         if self._open is None or self._open.marks.formed is None:
             return
         committed = as_seconds(line.fields.get("committed_mono"))
@@ -167,7 +167,7 @@ class _Reader:
             worker=worker,
             pid=pid,
             kind=line.text("kind") or "death",
-            noticed_by=line.text("noticed_by") or "?",
+            detected_by=line.text("detected_by") or "?",
             signal=signal,
             exit_code=exit_code,
             step=line.integer("step"),
@@ -177,12 +177,12 @@ class _Reader:
             ranks=line.integers("ranks"),
         )
 
-    def _happened(self, worker: int | None, pid: int | None, node: int | None, noticed_mono: float) -> float | None:
-        """The newest recorded cause in that process, or on that node, that is not younger than the notice."""
+    def _happened(self, worker: int | None, pid: int | None, node: int | None, detected_mono: float) -> float | None:
+        """The newest recorded cause in that process, or on that node, that is not younger than the detection."""
         causes = [at for injected, at in self._injected if injected == worker and worker is not None]
         causes += [fault.mono for fault in self._outside if fault.pid == pid and pid is not None]
         causes += [fault.mono for fault in self._outside if fault.node == node and node is not None]
-        return max((at for at in causes if at <= noticed_mono), default=None)
+        return max((at for at in causes if at <= detected_mono), default=None)
 
 
 def _hydration(line: Line, rank: int, moved: int) -> Hydration:

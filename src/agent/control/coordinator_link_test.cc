@@ -232,7 +232,7 @@ TEST_F(CoordinatorLinkTest, every_generation_comes_with_the_whole_rank_table_tho
     const auto prepare = inbox_.next<brain::Prepare>();
     EXPECT_EQ(prepare.identity, (Identity{5, generation}));
     ASSERT_EQ(prepare.table.world_size(), 1u);
-    EXPECT_EQ(prepare.table.place(0), (brain::RankTable::Place{kNode, 0, endpoint.address, endpoint.port_base}));
+    EXPECT_EQ(prepare.table.locate(0), (brain::RankTable::Location{kNode, 0, endpoint.address, endpoint.port_base}));
     ASSERT_EQ(prepare.members.size(), 1u);
     EXPECT_EQ(prepare.members[0].worker, worker);
     link_->send(brain::WorkerDied{worker, 1, 9, 0, "robust mutex", ""});

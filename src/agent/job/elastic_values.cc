@@ -106,7 +106,7 @@ const std::vector<Entry>& entries() {
       {{"backoffFactor", "elastic-backoff"},
        set_factor,
        [](const ElasticConfig& config) { return absl::StrFormat("%g", config.backoff_factor); }},
-      time_entry("backoffMostInSeconds", "elastic-backoff-most", &ElasticConfig::backoff_most),
+      time_entry("maxBackoffInSeconds", "elastic-max-backoff", &ElasticConfig::max_backoff),
   };
   return all;
 }
@@ -122,9 +122,9 @@ std::string all_names() {
 }
 
 // One reading of a file: takes what is right and lists what is wrong.
-class Reader {
+class ElasticParser {
  public:
-  explicit Reader(std::string file) : file_(std::move(file)) {}
+  explicit ElasticParser(std::string file) : file_(std::move(file)) {}
 
   PolicyFile read(const std::string& text) {
     try {
@@ -242,7 +242,7 @@ PolicyFile parse_policy_file(const std::string& text, const std::string& file) {
   if (text.size() > kMaxPolicyFileBytes) {
     return {{}, {absl::StrFormat("%s:1: the file has more than %d bytes", file, kMaxPolicyFileBytes)}};
   }
-  PolicyFile read = Reader(file).read(text);
+  PolicyFile read = ElasticParser(file).read(text);
   return read;
 }
 

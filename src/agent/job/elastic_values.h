@@ -11,7 +11,7 @@
 //   scaleUpSnoozeTimeInSeconds: 120
 //   minChangeIntervalInSeconds: 60
 //   backoffFactor: 2
-//   backoffMostInSeconds: 1800
+//   maxBackoffInSeconds: 1800
 #pragma once
 
 #include <map>

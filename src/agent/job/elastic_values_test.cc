@@ -27,7 +27,7 @@ faultyScaleDownTimeoutInSeconds: 0
 scaleUpSnoozeTimeInSeconds: 40
 minChangeIntervalInSeconds: 50
 backoffFactor: 1.25
-backoffMostInSeconds: 60
+maxBackoffInSeconds: 60
 )";
 
 TEST(ElasticValues, a_file_is_read_with_all_its_values) {
@@ -45,7 +45,7 @@ TEST(ElasticValues, a_file_is_read_with_all_its_values) {
   EXPECT_EQ(config.scale_up_snooze, seconds(40));
   EXPECT_EQ(config.min_between_changes, seconds(50));
   EXPECT_EQ(config.backoff_factor, 1.25);
-  EXPECT_EQ(config.backoff_most, seconds(60));
+  EXPECT_EQ(config.max_backoff, seconds(60));
 }
 
 TEST(ElasticValues, every_name_has_an_option_and_comes_back_as_it_was_read) {
@@ -86,7 +86,7 @@ scalingTimeoutInSeconds: -1
 gracefulShutdownTimeoutInSeconds: [1]
 replicaDiscreteValues: [1, [2]]
 backoffFactor: 0.5
-backoffMostInSeconds: nan
+maxBackoffInSeconds: nan
 faultyScaleDownTimeoutInSeconds: 5
 faultyScaleDownTimeoutInSeconds: 6
 )")
@@ -98,7 +98,7 @@ faultyScaleDownTimeoutInSeconds: 6
                           HasSubstr("policy.yaml:5: 'gracefulShutdownTimeoutInSeconds' is one number"),
                           HasSubstr("policy.yaml:6: 'replicaDiscreteValues' is a list of numbers"),
                           HasSubstr("policy.yaml:7: backoffFactor is '0.5'"),
-                          HasSubstr("policy.yaml:8: backoffMostInSeconds is 'nan'"),
+                          HasSubstr("policy.yaml:8: maxBackoffInSeconds is 'nan'"),
                           HasSubstr("policy.yaml:10: 'faultyScaleDownTimeoutInSeconds' is there twice")));
 }
 

@@ -43,11 +43,11 @@ struct JobSpec {
   uint16_t endpoint_port = 0;
   std::string local_addr;       // where other nodes reach this one; empty: the address of the route to the endpoint
   double join_timeout_s = 600;  // for all nodes to come together
-  uint32_t most_nodes() const { return elastic ? max_nodes : nnodes; }  // with ranks
+  uint32_t node_limit() const { return elastic ? max_nodes : nnodes; }  // with ranks
   uint32_t world_size() const { return nnodes * nproc_per_node; }       // at the start, unless the job is elastic
-  uint32_t most_ranks() const { return most_nodes() * nproc_per_node; }
+  uint32_t rank_limit() const { return node_limit() * nproc_per_node; }
   std::string data_plane = "tls";  // --data-plane, between nodes: tls or plain; node 0's holds
-  bool several_nodes() const { return most_nodes() + spare_nodes > 1; }
+  bool several_nodes() const { return node_limit() + spare_nodes > 1; }
 
   std::string run_id = "none";  // torchrun's --rdzv-id
   std::string role = "default";

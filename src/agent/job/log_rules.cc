@@ -35,9 +35,9 @@ std::optional<Threshold> threshold_of(const std::string& text) {
 }
 
 // One reading of a file: each method takes what is right and lists what is wrong.
-class Reader {
+class RulesParser {
  public:
-  Reader(std::string file, uint32_t world) : file_(std::move(file)), world_(world) {}
+  RulesParser(std::string file, uint32_t world) : file_(std::move(file)), world_(world) {}
 
   ParsedLogRules read(const std::string& text) {
     try {
@@ -218,7 +218,7 @@ ParsedLogRules parse_log_rules(const std::string& text, const std::string& file,
   if (text.size() > kMaxLogRulesBytes) {
     return {{}, {absl::StrFormat("%s:1: the file has %d bytes, %d is the most", file, text.size(), kMaxLogRulesBytes)}};
   }
-  return Reader(file, world).read(text);
+  return RulesParser(file, world).read(text);
 }
 
 }  // namespace keepstep::agent

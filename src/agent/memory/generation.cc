@@ -33,18 +33,18 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
     words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load()),
                      was.vote == brain::Vote::kOpen ? std::nullopt : rank::load_digest(*member.page, was.step)});
   }
-  // Only now may collectives drain: a rank whose gradients are no longer sums cannot vote for them any more.
-  drain();
+  // Only now may collectives be cut short: a rank whose gradients are no longer sums cannot vote for them any more.
+  cut_collectives_short();
   return words;
 }
 
-void Generation::drain() {
+void Generation::cut_collectives_short() {
   page().interrupted.store(1);
   interrupt();
 }
 
-Generation::Outcome Generation::newest_outcome() const {
-  Outcome newest;
+Generation::DecidedStep Generation::newest_decided_step() const {
+  DecidedStep newest;
   for (const rank::MeanSlot& slot : page().mean) {
     if (const brain::Step step = slot.step.load(); step > newest.step) {
       newest = {step, slot.mean.load(), slot.flags.load()};

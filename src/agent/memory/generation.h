@@ -36,15 +36,15 @@ class Generation {
 
   // All ranks were released, and one of them is gone: whoever waits for another is woken, as by a seal. No word
   // changes.
-  void drain();
+  void cut_collectives_short();
 
   // The newest step that is known here to be decided by all nodes, with what came with the decision; step 0: none.
-  struct Outcome {
+  struct DecidedStep {
     brain::Step step = 0;
     double mean_loss = 0;
     uint32_t flags = 0;
   };
-  Outcome newest_outcome() const;
+  DecidedStep newest_decided_step() const;
 
   // Tells those that wait for the verdict. Both come after seal(). announce_end: there is none, the job is over.
   // `mean_loss`, `flags`: of step `version`, for the ranks of several nodes, which cannot read each other's pages.

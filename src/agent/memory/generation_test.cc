@@ -272,12 +272,13 @@ TEST(GenerationTest, a_job_of_one_node_has_no_votes_across) {
   EXPECT_EQ(page.across, 0u);
 }
 
-TEST(GenerationTest, a_drained_page_is_interrupted_and_only_a_sealed_one_says_so_to_who_opens_its_word) {
+TEST(GenerationTest,
+     a_page_whose_collectives_are_cut_short_is_interrupted_and_only_a_sealed_one_says_so_to_who_opens_its_word) {
   brain::Prepare prepare{{1, 1}, 0, *brain::RankTable::make({{0, 1, 0, {}}}), {{0, 1, 0}}, "test"};
   const auto generation = *Generation::create(prepare, kConfig);
   const auto memory = *SharedMemory::attach(Fd(fcntl(generation->fd(), F_DUPFD_CLOEXEC, 0)), rank::kHeaderBytes);
   const auto& page = *reinterpret_cast<const rank::GenerationPage*>(memory.data());
-  generation->drain();
+  generation->cut_collectives_short();
   EXPECT_EQ(page.interrupted.load(), 1u);
   EXPECT_EQ(page.sealing.load(), 0u);
   (void)generation->seal({});
@@ -292,7 +293,7 @@ TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_e
   job.in_threads([&](Rank rank) { enter(job.engine(rank), kIdentity, rank, 2); });
   std::thread finishing([&] { EXPECT_TRUE(job.engine(0).finish().ok()) << "a release that was on its way is lost"; });
   (void)job.worker(0).heard->await<messages::Finished>();
-  job.generation(0).drain();
+  job.generation(0).cut_collectives_short();
   // Whatever it does next, it does not leave for what the page says: it has been through a wait when this comes.
   job.worker(0).tell(kIdentity, messages::Notice{"test"});
   while (job.engine(0).agent().notice().empty()) {

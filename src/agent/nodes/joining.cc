@@ -80,7 +80,7 @@ bool Joining::on_facts(brain::NodeId from, const messages::Facts& facts) {
   core_.joined[from] = facts.name;
   if (lines.empty()) {
     core_.journal.write("node_fits", core_.brain.identity(), {}, {{"fitting_node", int64_t{from}}});
-    if (core_.joined.size() == core_.config.spec.most_nodes() + core_.config.spec.spare_nodes) {
+    if (core_.joined.size() == core_.config.spec.node_limit() + core_.config.spec.spare_nodes) {
       say_that_all_came();
     }
     core_.route(from, messages::Fits{});

@@ -32,8 +32,8 @@ messages::Texts node_facts(const JobSpec& spec, const std::string& version) {
   return {{"keepstep's version", version},
           {"the script", script_of(spec)},
           {"the script's arguments", absl::StrJoin(spec.script_args, " ")},
-          {"--nnodes", spec.most_nodes() == spec.nnodes ? std::to_string(spec.nnodes)
-                                                        : absl::StrFormat("%d:%d", spec.nnodes, spec.most_nodes())},
+          {"--nnodes", spec.node_limit() == spec.nnodes ? std::to_string(spec.nnodes)
+                                                        : absl::StrFormat("%d:%d", spec.nnodes, spec.node_limit())},
           {"the job's size (options of elastic jobs)", spec.elastic ? "elastic" : "fixed"},  // the rest is node 0's
           {"--ranks-per-replica", std::to_string(spec.ranks_per_replica)},
           {"--spare-nodes", std::to_string(spec.spare_nodes)},

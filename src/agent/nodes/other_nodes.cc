@@ -80,9 +80,9 @@ Status OtherNodes::on_said(brain::NodeId from, const std::string& text) {
   std::visit(Overloaded{
                  [&](const messages::NoticeCame& notice) { parts_.notice.take(notice.because); },
                  [&](const messages::WaitingRanks& report) { bad = parts_.hangs.on_report(from, report); },
-                 [&](const messages::DrainNews& news) {
-                   if (parts_.drain != nullptr) {
-                     parts_.drain->hand(from, news.text);
+                 [&](const messages::WriterNews& news) {
+                   if (parts_.background_writer != nullptr) {
+                     parts_.background_writer->hand(from, news.text);
                    }
                  },
                  [&](const auto& about_the_store) { parts_.store.on_message(from, about_the_store); },

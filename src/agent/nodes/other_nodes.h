@@ -13,7 +13,7 @@
 #include "agent/parts/notice.h"
 #include "agent/parts/pace.h"
 #include "agent/parts/programs.h"
-#include "agent/workers/drain_process.h"
+#include "agent/workers/background_writer.h"
 #include "agent/workers/message_parts.h"
 
 namespace keepstep::agent {
@@ -31,7 +31,7 @@ class OtherNodes {
     Hangs& hangs;
     Pace& pace;
     MemoryQuestions& memory;
-    DrainProcess* drain;  // null: there is none on this node
+    BackgroundWriter* background_writer;  // null: there is none on this node
   };
   OtherNodes(AgentCore& core, Parts parts) : core_(core), parts_(parts) {}
 

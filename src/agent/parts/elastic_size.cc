@@ -204,7 +204,7 @@ StatusOr<nlohmann::json> ElasticSize::describe() const {
       {"sizes", sizes},
       {"asked_for", policy_->asked_for() ? nlohmann::json(*policy_->asked_for()) : nlohmann::json()},
       {"nodes", nodes},
-      {"most_nodes", core_.config.spec.max_nodes},
+      {"max_nodes", core_.config.spec.max_nodes},
       {"policy", policy_values(config)},
       {"last", {{"event", news.event}, {"because", news.because}, {"seconds_ago", news.seconds_ago}}}};
 }

@@ -48,10 +48,10 @@ StatusOr<std::string> Faults::inject(const std::string& text) {
         absl::StrFormat("there is no rank %d; ranks are 0 to %d", *spec.rank, core_.world() - 1));
   }
   if (spec.rank.has_value() && core_.brain.prepared() != nullptr &&
-      core_.brain.prepared()->table.place(*spec.rank).node != core_.config.node) {
+      core_.brain.prepared()->table.locate(*spec.rank).node != core_.config.node) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rank %d is on node %d and this is the launcher of node %d; say it there", *spec.rank,
-                        core_.brain.prepared()->table.place(*spec.rank).node, core_.config.node));
+                        core_.brain.prepared()->table.locate(*spec.rank).node, core_.config.node));
   }
   if (spec.on_spare && core_.config.spec.spares == 0) {
     return absl::InvalidArgumentError("the job has no spares");
@@ -183,7 +183,7 @@ void Faults::carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProce
       if (const auto files = full_disk_.fill({core_.config.spec.journal_dir, core_.config.spec.log_dir}); !files.ok()) {
         spdlog::warn("disk-full: {}", std::string(files.status().message()));
       } else if (spec.seconds.has_value()) {
-        later([this] { full_disk_.drain(); });
+        later([this] { full_disk_.clear(); });
       }
       break;
     default:

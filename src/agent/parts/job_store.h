@@ -24,7 +24,7 @@ class JobStore {
   void drop_before(uint32_t generation) { store_.drop_before(generation); }
 
  private:
-  void carry_out(const SharedStore::Outcome& outcome);
+  void carry_out(const SharedStore::Replies& replies);
 
   AgentCore& core_;
   SharedStore store_;

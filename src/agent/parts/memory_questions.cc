@@ -174,7 +174,7 @@ nlohmann::json MemoryQuestions::answer_of(const Question& question) const {
           {"step", core_.metrics.last_step()},
           {"nodes", std::move(nodes)},
           {"silent", silent},
-          {"saves_to", saves_.places()},
+          {"saves_to", saves_.destinations()},
           {"versions", std::move(versions)},
           {"held", std::move(held)}};
 }

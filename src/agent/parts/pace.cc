@@ -45,7 +45,7 @@ Status Pace::on_report(brain::NodeId from, const messages::Paces& report) {
   }
   const brain::RankTable& table = core_.brain.prepared()->table;
   for (const brain::RankPace& pace : report.ranks) {
-    if (pace.rank >= table.world_size() || table.place(pace.rank).node != from) {
+    if (pace.rank >= table.world_size() || table.locate(pace.rank).node != from) {
       return absl::InvalidArgumentError(absl::StrFormat("the pace of rank %d, which is not on that node", pace.rank));
     }
   }
@@ -60,7 +60,7 @@ void Pace::on_paces(brain::Identity identity, const std::vector<brain::RankPace>
   }
   const brain::RankTable& table = core_.brain.prepared()->table;
   for (const brain::StragglerNews& news : detector_.step(identity, table.world_size(), paces)) {
-    const brain::NodeId node = table.place(news.rank).node;
+    const brain::NodeId node = table.locate(news.rank).node;
     const std::string host = core_.name_of(node);
     const std::string who = absl::StrFormat("rank %d on node %d (%s)", news.rank, node, host);
     const std::string times =

@@ -31,8 +31,8 @@ bool Saves::on_note(const WorkerProcess& process, brain::Identity identity, cons
 }
 
 void Saves::spoke_of(const std::string& where) {
-  if (!where.empty() && places_.size() < kMost) {
-    places_.insert(where);
+  if (!where.empty() && destinations_.size() < kMax) {
+    destinations_.insert(where);
   }
 }
 

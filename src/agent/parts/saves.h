@@ -1,5 +1,5 @@
-// What ranks note for the journal, and what they say of checkpoints: to which places they are saved, and which are
-// behind.
+// What ranks note for the journal, and what they say of checkpoints: to which destinations they are saved, and which
+// are behind.
 #pragma once
 
 #include <map>
@@ -18,15 +18,15 @@ class Saves {
   // A line for the journal, about a save or something else. False: its event is none that the agent knows.
   bool on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note);
 
-  const std::set<std::string>& places() const { return places_; }
+  const std::set<std::string>& destinations() const { return destinations_; }
   const std::map<std::string, int64_t>& late() const { return late_; }  // since which step
 
  private:
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMax = 64;
   void spoke_of(const std::string& where);
 
   AgentCore& core_;
-  std::set<std::string> places_;
+  std::set<std::string> destinations_;
   std::map<std::string, int64_t> late_;
 };
 

@@ -60,12 +60,12 @@ void WorkerVariables::choose_master(const brain::Prepare& prepare) {
 
 Environment WorkerVariables::of_rank(brain::Rank rank) const {
   const brain::Prepare& prepare = *core_.brain.prepared();
-  const brain::RankTable::Place place = prepare.table.place(rank);
+  const brain::RankTable::Location location = prepare.table.locate(rank);
   RankAssignment assignment;
   assignment.rank = rank;
-  assignment.local_rank = place.local_rank;
+  assignment.local_rank = location.local_rank;
   const std::vector<brain::NodeId> nodes = nodes_of(prepare.table);
-  assignment.group_rank = static_cast<uint32_t>(std::ranges::find(nodes, place.node) - nodes.begin());
+  assignment.group_rank = static_cast<uint32_t>(std::ranges::find(nodes, location.node) - nodes.begin());
   assignment.world = prepare.table.world_size();
   assignment.local_world = static_cast<uint32_t>(prepare.members.size());
   assignment.groups = static_cast<uint32_t>(nodes.size());

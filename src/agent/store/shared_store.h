@@ -20,7 +20,7 @@ namespace keepstep::agent {
 
 class SharedStore {
  public:
-  struct Outcome {
+  struct Replies {
     std::vector<StoreAnswer> answers;                                        // for workers of this node
     std::vector<std::pair<brain::NodeId, messages::StoreMessage>> messages;  // for other nodes' agents
   };
@@ -30,15 +30,15 @@ class SharedStore {
   // A generation begins on these nodes, all different. Workers ask for its keys only once they have its Prepare, which
   // comes after this call; questions about keys of the generations before need no answer any more. Counts that wait
   // are asked anew: who kept a part of the answer may be gone.
-  Outcome set_homes(std::vector<brain::NodeId> homes);
+  Replies set_homes(std::vector<brain::NodeId> homes);
 
   // A question of a worker on this node (`request.node` is not read).
-  Outcome ask(StoreRequest request);
-  Outcome on_message(brain::NodeId from, const messages::KeyQuestion& question);
-  Outcome on_message(brain::NodeId from, const messages::KeyAnswer& answer);
-  Outcome on_message(brain::NodeId from, const messages::ForgetQuestions& forget);
+  Replies ask(StoreRequest request);
+  Replies on_message(brain::NodeId from, const messages::KeyQuestion& question);
+  Replies on_message(brain::NodeId from, const messages::KeyAnswer& answer);
+  Replies on_message(brain::NodeId from, const messages::ForgetQuestions& forget);
   // A worker of this node is gone.
-  Outcome forget(brain::WorkerId worker);
+  Replies forget(brain::WorkerId worker);
   void drop_before(uint32_t generation) { store_.drop_before(generation); }
 
   size_t size() const { return store_.size(); }  // keys that are at home here
@@ -51,9 +51,9 @@ class SharedStore {
     size_t awaited = 0;
     int64_t sum = 0;
   };
-  void ask_all(const StoreRequest& request, Outcome& outcome);
-  void answer(const std::vector<StoreAnswer>& answers, Outcome& outcome);
-  void deliver(const StoreAnswer& answer, Outcome& outcome);
+  void ask_all(const StoreRequest& request, Replies& replies);
+  void answer(const std::vector<StoreAnswer>& answers, Replies& replies);
+  void deliver(const StoreAnswer& answer, Replies& replies);
 
   brain::NodeId self_;
   std::vector<brain::NodeId> homes_;

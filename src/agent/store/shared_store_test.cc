@@ -32,13 +32,13 @@ class SharedStoreTest : public testing::Test {
     take(node, stores_[node].ask({node, id, op, key, value}));
     deliver();
   }
-  void take(brain::NodeId node, const SharedStore::Outcome& outcome) {
-    for (const StoreAnswer& answer : outcome.answers) {
+  void take(brain::NodeId node, const SharedStore::Replies& replies) {
+    for (const StoreAnswer& answer : replies.answers) {
       answers_.push_back(
           absl::StrFormat("worker %d question %d: %s", answer.worker, answer.id, answer.ok ? answer.value : "no"));
       EXPECT_EQ(answer.worker, node) << "an answer reached the agent of another worker";
     }
-    for (const auto& [to, message] : outcome.messages) {
+    for (const auto& [to, message] : replies.messages) {
       wire_.push_back({node, to, message});
     }
   }
@@ -50,7 +50,7 @@ class SharedStoreTest : public testing::Test {
     }
   }
   // As it comes out of the wire.
-  SharedStore::Outcome heard(brain::NodeId from, brain::NodeId to, const messages::StoreMessage& message) {
+  SharedStore::Replies heard(brain::NodeId from, brain::NodeId to, const messages::StoreMessage& message) {
     const std::string text = std::visit([](const auto& each) { return messages::write(each); }, message);
     const auto came = messages::read<messages::StoreMessage>(text);
     EXPECT_TRUE(came.ok()) << came.status();

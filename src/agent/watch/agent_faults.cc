@@ -90,7 +90,7 @@ StatusOr<size_t> FullDisk::fill(const std::vector<std::string>& folders) {
   return kept_.size();
 }
 
-void FullDisk::drain() {
+void FullDisk::clear() {
   for (const auto& [fd, kept] : kept_) {
     // Closed meanwhile, or another file now: leave it alone.
     std::error_code error;

@@ -21,13 +21,13 @@ namespace keepstep::agent {
 // group of its own, is for the caller to reap. Without, only somebody's SIGCONT ends it.
 StatusOr<std::optional<pid_t>> stop_this_process(std::optional<std::chrono::duration<double>> seconds);
 
-// From fill() to drain() each file below `folders` that this process has open for writing answers ENOSPC, as a full
+// From fill() to clear() each file below `folders` that this process has open for writing answers ENOSPC, as a full
 // file system would: /dev/full stands in its place. Files that are opened meanwhile are not touched.
 class FullDisk {
  public:
   // How many files that are now. FAILED_PRECONDITION: none, or the disk is full already.
   StatusOr<size_t> fill(const std::vector<std::string>& folders);
-  void drain();
+  void clear();
   bool full() const { return !kept_.empty(); }
 
  private:

@@ -23,7 +23,7 @@ std::string make_folder() {
   return folder;
 }
 
-TEST(AgentFaults, a_full_disk_refuses_writes_with_ENOSPC_until_it_is_drained) {
+TEST(AgentFaults, a_full_disk_refuses_writes_with_ENOSPC_until_it_is_cleared) {
   const std::string folder = make_folder();
   const Fd log(open((folder + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string elsewhere = make_folder();
@@ -35,7 +35,7 @@ TEST(AgentFaults, a_full_disk_refuses_writes_with_ENOSPC_until_it_is_drained) {
   EXPECT_EQ(errno, ENOSPC);
   EXPECT_EQ(write(other.get(), "two\n", 4), 4);  // not below the folder
   EXPECT_FALSE(disk.fill({folder}).ok());
-  disk.drain();
+  disk.clear();
   EXPECT_EQ(write(log.get(), "three\n", 6), 6);
   EXPECT_EQ(std::filesystem::file_size(folder + "/log"), 10u);
   const std::string empty = make_folder();

@@ -96,7 +96,7 @@ Status try_death_notice() {
     return absl::UnimplementedError("a robust mutex between processes cannot be made");
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Child child, Child::start([shared] {
-                              shared->held = shared->mutex.lock() == RobustMutex::Outcome::kHeld ? 1 : 2;
+                              shared->held = shared->mutex.lock() == RobustMutex::LockResult::kHeld ? 1 : 2;
                               futex_wake_all(shared->held);
                             }));
   futex_wait(shared->held, 0, int64_t{kLimitMs} * 1'000'000);

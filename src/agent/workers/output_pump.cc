@@ -290,7 +290,7 @@ void OutputPump::assign(brain::WorkerId worker, uint32_t rank, uint32_t generati
   });
 }
 
-void OutputPump::drain(brain::WorkerId worker, int limit_ms) {
+void OutputPump::flush(brain::WorkerId worker, int limit_ms) {
   std::unique_lock lock(impl_->mutex);
   const auto gone = [&] { return !impl_->workers.contains(worker); };
   if (impl_->ended.wait_for(lock, std::chrono::milliseconds(limit_ms), gone)) {

@@ -15,7 +15,7 @@
 // One thread reads all pipes (epoll). Whole lines are written at once; the unfinished last line of a stream at its
 // end; a line longer than 64 KiB in pieces. Memory is bounded: 64 KiB a stream and the pipe (256 KiB where the system
 // grants it), then the worker's own write(2) waits, as it would on a console nobody reads.
-// Thread-safe. Only drain() and finish() wait, and those are bounded: a console that takes nothing holds up the lines,
+// Thread-safe. Only flush() and finish() wait, and those are bounded: a console that takes nothing holds up the lines,
 // never the agent.
 #pragma once
 
@@ -68,9 +68,9 @@ class OutputPump {
 
   // Waits until both streams of a dead worker ended and are written, at most `limit_ms`. After that (a grandchild
   // holds them open, or the console takes nothing) what has come is still written, the rest is let go.
-  void drain(brain::WorkerId worker, int limit_ms = 2000);
+  void flush(brain::WorkerId worker, int limit_ms = 2000);
 
-  // Drains every worker (at most `limit_ms` together) and ends the thread; open() fails afterwards.
+  // Flushes every worker (at most `limit_ms` together) and ends the thread; open() fails afterwards.
   void finish(int limit_ms = 2000);
 
  private:

@@ -61,7 +61,7 @@ class OutputPumpTest : public ::testing::Test {
     print(err_fd, err);
     out_fd.reset();
     err_fd.reset();
-    pump().drain(worker);
+    pump().flush(worker);
   }
   static std::string taken(const Fd& fd) {
     std::string text;
@@ -163,7 +163,7 @@ TEST_F(OutputPumpTest, a_spares_lines_are_a_ranks_from_its_assignment_on) {
   print(out, "training\n");
   out.reset();
   err.reset();
-  pump().drain(9);
+  pump().flush(9);
   EXPECT_EQ(console(), "[default1]:training\n");
   EXPECT_EQ(file("none/spares/9/stdout.log"), "waiting\n");
   EXPECT_EQ(file("none/attempt_4/1/stdout.log"), "training\n");
@@ -227,7 +227,7 @@ TEST_F(OutputPumpTest, a_line_longer_than_64_kib_is_passed_in_pieces_and_whole) 
   const std::string shown = await_console(line.size() + 11);
   writer.join();
   err.reset();
-  pump().drain(0);
+  pump().flush(0);
   EXPECT_EQ(shown, "[default0]:" + line);
   EXPECT_EQ(file("none/attempt_1/0/stdout.log"), line);
 }
@@ -263,7 +263,7 @@ TEST_F(OutputPumpTest, a_closed_console_does_not_end_the_launcher_and_files_go_o
 TEST_F(OutputPumpTest, a_grandchild_that_holds_the_pipes_open_is_let_go_with_what_it_wrote) {
   auto [out, err] = open(0, 0);
   print(out, "unfinished");
-  pump().drain(0, 10);
+  pump().flush(0, 10);
   EXPECT_EQ(await_console(11), "unfinished\n");
   pump().finish();
 }
@@ -293,7 +293,7 @@ TEST_F(OutputPumpTest, a_killed_process_leaves_all_it_wrote) {
   out.reset();
   err.reset();
   waitpid(child, nullptr, 0);
-  pump().drain(0);
+  pump().flush(0);
   EXPECT_EQ(console(), "before the kill\n");
 }
 

@@ -35,9 +35,9 @@ void watch_life(std::shared_ptr<WorkerProcess> process, std::function<void()> on
   // Detached: it sleeps in the mutex for the worker's whole life and holds the memory meanwhile.
   std::thread([process = std::move(process), on_death = std::move(on_death)] {
     RobustMutex& alive = process->page().alive;
-    const RobustMutex::Outcome outcome = alive.lock();
-    alive.release_after(outcome);
-    if (outcome == RobustMutex::Outcome::kOwnerDied) {
+    const RobustMutex::LockResult locked = alive.lock();
+    alive.release_after(locked);
+    if (locked == RobustMutex::LockResult::kOwnerDied) {
       on_death();
     }
   }).detach();

@@ -16,24 +16,24 @@ constexpr int kPackets = SOCK_SEQPACKET | SOCK_CLOEXEC;
 constexpr int kStream = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 4096;  // the kernel lowers it to net.core.somaxconn
 
-struct Place {
+struct SocketName {
   Fd folder;
-  sockaddr_un address{};  // good as long as the folder is open
-  const sockaddr* name() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sockaddr_un address{};  // valid while the folder is open
+  const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-StatusOr<Place> place_of(const std::string& path) {
+StatusOr<SocketName> socket_name(const std::string& path) {
   const std::filesystem::path whole(path);
-  Place place;
-  KEEPSTEP_ASSIGN_OR_RETURN(place.folder, open_private(whole.parent_path(), Others::kMayNot));
-  const std::string address = absl::StrFormat("/proc/self/fd/%d/%s", place.folder.get(), whole.filename().string());
-  if (!whole.has_filename() || address.size() >= sizeof place.address.sun_path) {
+  SocketName name;
+  KEEPSTEP_ASSIGN_OR_RETURN(name.folder, open_private(whole.parent_path(), Others::kMayNot));
+  const std::string address = absl::StrFormat("/proc/self/fd/%d/%s", name.folder.get(), whole.filename().string());
+  if (!whole.has_filename() || address.size() >= sizeof name.address.sun_path) {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is no path for a socket: its last part must have 1 to 80 characters", path));
   }
-  place.address.sun_family = AF_UNIX;
-  std::memcpy(place.address.sun_path, address.data(), address.size());
-  return place;
+  name.address.sun_family = AF_UNIX;
+  std::memcpy(name.address.sun_path, address.data(), address.size());
+  return name;
 }
 
 StatusOr<Fd> new_socket(int type) {
@@ -45,9 +45,9 @@ StatusOr<Fd> new_socket(int type) {
 }
 
 StatusOr<Fd> listen_at(const std::string& path, int type) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const Place place, place_of(path));
+  KEEPSTEP_ASSIGN_OR_RETURN(const SocketName name, socket_name(path));
   KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, new_socket(type));
-  if (bind(fd.get(), place.name(), sizeof place.address) != 0) {
+  if (bind(fd.get(), name.generic(), sizeof name.address) != 0) {
     return errno == EADDRINUSE ? absl::AlreadyExistsError(absl::StrFormat(
                                      "the socket %s exists. If no process listens there any more, remove it", path))
                                : errno_status("bind the socket " + path);
@@ -59,9 +59,9 @@ StatusOr<Fd> listen_at(const std::string& path, int type) {
 }
 
 StatusOr<Fd> connect_to(const std::string& path, int type) {
-  KEEPSTEP_ASSIGN_OR_RETURN(const Place place, place_of(path));
+  KEEPSTEP_ASSIGN_OR_RETURN(const SocketName name, socket_name(path));
   KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, new_socket(type));
-  if (connect(fd.get(), place.name(), sizeof place.address) != 0) {
+  if (connect(fd.get(), name.generic(), sizeof name.address) != 0) {
     return errno == ECONNREFUSED || errno == ENOENT ? absl::NotFoundError("nobody listens at " + path)
                                                     : errno_status("connect to " + path);
   }

@@ -1,11 +1,12 @@
-// Unix sockets with a path, for processes of one user on one machine.
+// Unix sockets with a path, between processes of one user on one machine.
 //
-// They lie in a folder that only this user can enter (mode 0700): nobody else can take a name, or connect. Beside that
-// the kernel says who is at the other end (SO_PEERCRED), which cannot be forged, and both sides ask. The folder is
-// opened first and the name is taken relative to it, so nobody can swap one folder for another meanwhile, and a long
-// path does no harm. Needs /proc.
+// They are in a folder that only this user can enter (mode 0700), so nobody else can take a name or connect. In
+// addition, both sides ask the kernel who is at the other end (SO_PEERCRED), which cannot be forged. The folder is
+// opened first and the name is resolved relative to it, so nobody can swap the folder in between, and a long path does
+// no harm. Needs /proc.
 //
-// A socket's file stays when its listener ends; who owns the folder, or the name in it, removes it (runtime_folder.h).
+// A socket's file remains when its listener closes; the owner of the folder, or of the name in it, removes it
+// (runtime_folder.h).
 #pragma once
 
 #include <sys/types.h>
@@ -18,15 +19,15 @@
 
 namespace keepstep {
 
-// A listener for packets. PERMISSION_DENIED: the folder is not this user's, or open to others. ALREADY_EXISTS: there is
-// a file of that name. INVALID_ARGUMENT: its last part has more than 80 bytes.
+// A packet listener. PERMISSION_DENIED: the folder does not belong to this user, or is open to others. ALREADY_EXISTS:
+// a file of that name exists. INVALID_ARGUMENT: the last path component is longer than 80 bytes.
 StatusOr<Fd> listen_local(const std::string& path);
 // The same for a stream; does not block.
 StatusOr<Fd> listen_local_stream(const std::string& path);
 
 // NOT_FOUND: nobody listens there. PERMISSION_DENIED: as above, or another user listens.
 StatusOr<PacketSocket> connect_local(const std::string& path);
-// The same for a stream; does not block. UNAVAILABLE: too many connections wait there; try again.
+// The same for a stream; does not block. UNAVAILABLE: too many connections are waiting there; try again.
 StatusOr<Fd> connect_local_stream(const std::string& path);
 
 struct Peer {

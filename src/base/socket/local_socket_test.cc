@@ -24,7 +24,7 @@ class LocalSocketTest : public testing::Test {
   ~LocalSocketTest() override { std::filesystem::remove_all(folder_); }
 
   std::string path() const { return folder_ + "/door"; }
-  // What another user's process makes of the socket at path(): errno of its connect, or 0.
+  // Connects to path() as another user's process; returns its errno, or 0.
   int errno_of_stranger() const {
     const pid_t child = fork();
     if (child == 0) {
@@ -96,7 +96,7 @@ TEST_F(LocalSocketTest, another_user_reaches_no_socket_and_is_refused_where_it_w
   const StatusOr<Fd> listener = listen_local(path());
   ASSERT_TRUE(listener.ok()) << listener.status();
   EXPECT_EQ(errno_of_stranger(), EACCES);
-  // The folder alone would keep it out; so it is opened here, to see that the kernel is asked, too.
+  // The folder alone would keep it out, so it is opened here to check that the kernel is asked, too.
   ASSERT_EQ(chmod(folder_.c_str(), 0711), 0);
   ASSERT_EQ(chmod(path().c_str(), 0777), 0);
   std::thread refusing([&] {

@@ -55,7 +55,8 @@ Status PacketSocket::send_flagged(std::string_view bytes, std::span<const int> f
     if (errno == EAGAIN) {
       return absl::ResourceExhaustedError("the other process does not read");
     }
-    if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {  // what is under way is read some time
+    if (errno == ETOOMANYREFS || errno == ENOBUFS ||
+        errno == ENOMEM) {  // the packets in transit will be read eventually
       return absl::ResourceExhaustedError(absl::StrFormat("send to the other process: %s", strerror(errno)));
     }
     if (errno != EINTR) {

@@ -64,7 +64,7 @@ StatusOr<SocketAddress> address_in(const Name& name) {
   return absl::InvalidArgumentError("a socket that is not of TCP");
 }
 
-// Of getsockname or getpeername.
+// Calls getsockname or getpeername.
 StatusOr<SocketAddress> asked(int (*ask)(int, sockaddr*, socklen_t*), int fd, const char* what) {
   Name name;
   name.size = sizeof name.storage;
@@ -121,7 +121,7 @@ StatusOr<Fd> accept_tcp(int listener) {
   switch (errno) {
     case EAGAIN:
     case EINTR:
-    case ECONNABORTED:  // gone again before we came; others too, see accept(2)
+    case ECONNABORTED:  // gone before we accepted it; for the others see accept(2)
     case EPROTO:
     case ENETDOWN:
     case ENETUNREACH:
@@ -162,7 +162,7 @@ void tune_tcp(int fd, size_t buffer_bytes) {
 }
 
 int64_t unacknowledged_ms(int fd) {
-  constexpr int kRepeats = 3;  // in a row, each twice as late as the one before: more than a lost packet or two
+  constexpr int kRepeats = 3;  // in a row, each after twice the previous delay: more than a lost packet or two
   tcp_info info{};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_unacked == 0 ||
@@ -186,9 +186,9 @@ size_t grantable_socket_buffer(size_t bytes) {
   return bytes;
 }
 
-uint64_t most_socket_memory(size_t buffer_bytes) {
+uint64_t max_socket_memory(size_t buffer_bytes) {
   if (buffer_bytes > 0) {
-    return 2 * 2 * uint64_t{buffer_bytes};  // the kernel doubles what it is asked for, for its own bookkeeping
+    return 2 * 2 * uint64_t{buffer_bytes};  // the kernel doubles the requested size for its own bookkeeping
   }
   uint64_t sum = 0;
   for (const char* name : {"tcp_wmem", "tcp_rmem"}) {

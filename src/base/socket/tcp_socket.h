@@ -1,4 +1,4 @@
-// TCP sockets by numeric address: no name is ever looked up. All are non-blocking and close on exec.
+// TCP sockets by numeric address: names are never resolved. All are non-blocking and close-on-exec.
 #pragma once
 
 #include <cstddef>
@@ -22,44 +22,44 @@ struct SocketAddress {
   std::string text() const;
 };
 
-// Listens on `address`; port 0: one the system chooses. Whoever has a copy of the descriptor keeps the endpoint alive.
+// Listens on `address`; port 0: the system chooses one. The endpoint lives as long as any copy of the descriptor.
 StatusOr<Fd> listen_tcp(const SocketAddress& address);
-// Where a socket is bound.
+// The address that a socket is bound to.
 StatusOr<SocketAddress> local_address(int fd);
-// Where the other end of a connected socket is.
+// The address of the other end of a connected socket.
 StatusOr<SocketAddress> peer_address(int fd);
-// The next connection of a listening socket; an invalid Fd when there is none now.
+// The next connection of a listening socket; an invalid Fd if none is waiting.
 StatusOr<Fd> accept_tcp(int listener);
-// Begins to connect: writable once that is over, and then socket_error tells how it went.
+// Starts to connect. The socket becomes writable when the attempt ends; socket_error() then gives the result.
 StatusOr<Fd> start_connect(const SocketAddress& address);
-// 0, or the errno a socket has met.
+// The pending error (errno) of a socket, or 0.
 int socket_error(int fd);
 
-// How long a silent other side is taken for one that has nothing to say: 5 s, then it is asked three times, 3 s apart,
-// and the socket fails with ETIMEDOUT.
+// Keepalive: after 5 s of silence the other side is probed three times, 3 s apart; then the socket fails with
+// ETIMEDOUT.
 inline constexpr int kKeepaliveIdleS = 5;
 inline constexpr int kKeepaliveIntervalS = 3;
 inline constexpr int kKeepaliveProbes = 3;
 
-// Small messages leave at once, and a silent other side is asked whether it is there. Not by TCP_USER_TIMEOUT, which
-// would also end the connection to a living peer that does not read for so long. `buffer_bytes`: of the kernel, each
-// way; 0: what the system tunes by itself, which grows further than an unprivileged program may ask for
+// Makes small messages leave at once, and turns on keepalive probes. Does not use TCP_USER_TIMEOUT, which would also
+// end the connection to a live peer that does not read for that long. `buffer_bytes`: the size of the kernel's buffers,
+// each way; 0: the system tunes them, and they can grow beyond what an unprivileged program may ask for
 // (net.core.wmem_max).
 void tune_tcp(int fd, size_t buffer_bytes);
 
-// How long ago the last acknowledgement came on a connected socket, in milliseconds, if something that was sent is not
-// acknowledged and the system has repeated it three times or more; else 0. The other side's kernel acknowledges whether
-// its program reads or not, even if that is stopped: so what this tells of is the network, or the other machine.
+// Milliseconds since the last acknowledgement on a connected socket, if sent data are unacknowledged and the system has
+// retransmitted them three times or more; else 0. The other side's kernel acknowledges whether or not its program
+// reads, even if the program is stopped, so this reports a fault of the network or of the other machine.
 int64_t unacknowledged_ms(int fd);
 
-// `bytes` if the system lets this program have buffers of that size each way (net.core.wmem_max and rmem_max), else 0:
-// smaller ones would be slower than those it tunes by itself.
+// `bytes` if the system allows this program buffers of that size each way (net.core.wmem_max and rmem_max), else 0:
+// smaller ones would be slower than those that the system tunes.
 size_t grantable_socket_buffer(size_t bytes);
-// The most that the kernel holds for one connection with `buffer_bytes` given to tune_tcp, both ways together; 0: not
-// known.
-uint64_t most_socket_memory(size_t buffer_bytes);
+// The most memory that the kernel uses for one connection, both ways together, with this `buffer_bytes` passed to
+// tune_tcp; 0: unknown.
+uint64_t max_socket_memory(size_t buffer_bytes);
 
-// This machine's, for messages.
+// This machine's name, for messages.
 std::string host_name();
 
 }  // namespace keepstep

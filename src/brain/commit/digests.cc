@@ -15,7 +15,7 @@ std::string ranks_text(const std::vector<Rank>& ranks) {
   return text + (ranks.size() == 1 ? " has " : " have ");
 }
 
-// The largest camp first, so that the odd ones come last.
+// The largest group first, so that the odd ones come last.
 std::string camps_text(const std::map<StepDigest, std::vector<Rank>>& camps, bool state) {
   std::vector<const std::pair<const StepDigest, std::vector<Rank>>*> ordered;
   for (const auto& camp : camps) {

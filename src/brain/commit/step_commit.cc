@@ -6,7 +6,7 @@
 namespace keepstep::brain {
 namespace {
 
-// The version that this word proves to be committed.
+// The version that this word proves was committed.
 Version proven_by(const StepWord& word) {
   if (word.vote == Vote::kDecided) {
     return word.step;
@@ -20,7 +20,7 @@ bool voted_on(const SealedWord& survivor, Identity identity, Step step) {
 
 std::string rank_text(Rank rank) { return "rank " + std::to_string(rank); }
 
-// A decided step that a survivor has yet to apply: the verdict names who knew.
+// A decided step that a survivor has yet to apply: the verdict names the ranks that knew.
 std::string known_as_committed(Identity identity, Step step, const std::vector<SealedWord>& survivors) {
   for (const SealedWord& survivor : survivors) {
     if (survivor.word.identity == identity && survivor.word.step == step && survivor.word.vote == Vote::kDecided) {

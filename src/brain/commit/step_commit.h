@@ -1,4 +1,4 @@
-// What an interrupted step comes to. Pure.
+// What becomes of an interrupted step. Pure.
 //
 // Follows docs/design/step_commit.md. The vote itself is a handful of compare-and-swaps in shared memory
 // (rank/vote/step_vote.h); this is the rule that reads the words afterwards.
@@ -13,13 +13,13 @@
 
 namespace keepstep::brain {
 
-// What one survivor's agent read when it sealed the word, and the state word beside it.
+// What the agent read when it sealed one survivor's word, and the state word next to it.
 struct SealedWord {
   Rank rank = 0;
   WorkerId worker = kNoWorker;
-  StepWord word;  // as it was: `word.sealed` is not looked at
+  StepWord word;  // as it was before the seal: `word.sealed` is ignored
   StateWord state;
-  std::optional<StepDigest> digest = std::nullopt;  // of the step that the word voted on, if it said one
+  std::optional<StepDigest> digest = std::nullopt;  // of the step that the word voted on, if the rank reported one
 };
 
 struct Verdict {
@@ -29,24 +29,26 @@ struct Verdict {
 };
 
 // The verdict over the survivors of generation `identity`:
-// - what any survivor recorded as decided (its vote is kDecided on step k, or it votes on k+1 already) is the base k;
-// - then forward to k+1 if every word is kYes on k+1; else redo: a rank that had not voted proves that nobody decided.
-// - votes for different things are no agreement, and nobody decided on them: where digests on k+1 differ, redo.
-// - `across`: the generation has several nodes. There rank 0, whose page is never lost while the job lives, records a
-//   decision before anybody else may learn of it. So what no word calls decided was decided by nobody, also not by a
-//   rank whose word went down with its node: redo, whatever the votes.
-// `floor` is the version the generation started at, or an earlier verdict that was already announced: a verdict never
-// goes below it. Words of another identity belong to workers that never entered this generation: they stand at
-// `floor` and count as not voted. A dead rank is absent from `survivors`, unless its page could
-// still be read: then its word counts like any other. With none at all the result is `floor`, redo.
+// - The base k is what any survivor recorded as decided: its vote is kDecided on step k, or it already votes on k+1.
+// - The verdict is forward to k+1 if every word is kYes on k+1. Otherwise it is a redo: a rank that had not voted
+//   proves that nobody decided.
+// - Votes for different things are no agreement, and nobody decided on them: if digests on k+1 differ, redo.
+// - `across`: the generation spans several nodes. Then rank 0, whose page is never lost while the job lives, records a
+//   decision before anybody else can learn of it. So if no word says decided, nobody decided, not even a rank whose
+//   word was lost with its node: redo, whatever the votes.
+// `floor` is the version the generation started at, or an earlier verdict that was already announced. A verdict never
+// goes below it. Words of another identity belong to workers that never entered this generation: they count as being at
+// `floor` without a vote. A dead rank is absent from `survivors` unless its page could still be read; then its word
+// counts like any other. Without any survivors the result is `floor`, redo.
 Verdict decide(Identity identity, Version floor, const std::vector<SealedWord>& survivors, bool across = false);
 
-// The version that the state of a sealed process is at once it was told that the job goes on from `told`; nothing: it
-// holds no whole one. What was decided is applied to the end. With communicates=True the update comes before the vote:
-// there a process is `updating` with an open or a yes word, and puts back what it overwrote if the step does not count.
+// The version of a sealed process's state once it has been told that the job continues from `told`; std::nullopt if it
+// holds no whole version. An update that was decided is always completed. With communicates=True the update comes
+// before the vote: such a process is `updating` with an open or a yes word, and restores what it overwrote if the step
+// does not count.
 std::optional<Version> version_once_told(const SealedWord& rank, Version told);
 
-// Whether those that had voted on `step` in generation `identity`, and not decided, had voted for different things.
+// The disagreement, if any, among those that had voted on `step` in generation `identity` but not decided.
 std::optional<Disagreement> disagreement(Identity identity, Step step, const std::vector<SealedWord>& survivors);
 
 }  // namespace keepstep::brain

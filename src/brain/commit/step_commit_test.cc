@@ -23,7 +23,7 @@ Vote vote_named(const std::string& text) {
   return text == "yes" ? Vote::kYes : text == "decided" ? Vote::kDecided : Vote::kOpen;
 }
 
-// "1:yes@118", of generation 3: "1:yes@118#3"; with a digest: "1:yes@118~7"
+// "1:yes@118"; from generation 3: "1:yes@118#3"; with a digest: "1:yes@118~7"
 SealedWord parse_word(const std::string& text) {
   const size_t colon = text.find(':');
   const size_t at = text.find('@');
@@ -50,7 +50,7 @@ std::vector<std::string> run_line(const Line& line) {
 
 TEST(StepCommit, reads_as_recorded) { EXPECT_EQ(transcript::check("commit/testdata/step_commit", run_line), ""); }
 
-// Plays the vote of `world` ranks up to a random point, seals all in a random order, and loses some.
+// Plays the vote of `world` ranks up to a random point, seals all words in random order, and loses some.
 struct Round {
   std::vector<SealedWord> survivors;
   bool anybody_decided = false;

@@ -8,11 +8,11 @@
 namespace keepstep::brain {
 namespace {
 
-// Domains by whether they can keep their share. Both in the order of their lowest rank.
+// Domains, split by whether they can keep their share. Both lists are ordered by lowest rank.
 struct Split {
-  std::vector<const DomainSeats*> large;  // keep a copy of each rank outside
+  std::vector<const DomainSeats*> large;  // these keep a copy of each rank outside
   std::vector<const DomainSeats*> others;
-  uint32_t copies_of_others = 0;  // of every rank's copies, so many lie in `others`; its own may be one of them
+  uint32_t copies_of_others = 0;  // of every rank's copies, how many are in `others`; its own may be one of them
 };
 
 Split split_domains(const std::vector<DomainSeats>& domains, uint32_t copies) {
@@ -29,7 +29,7 @@ Split split_domains(const std::vector<DomainSeats>& domains, uint32_t copies) {
   for (const size_t index : by_size) {
     const uint64_t size = domains[index].ranks.size();
     if (size * left <= ranks) {
-      break;  // it fits, and so do all smaller ones
+      break;  // it fits, and so do all smaller domains
     }
     is_large[index] = true;
     ranks -= size;
@@ -63,7 +63,7 @@ void place_in_circle(const Split& split, const std::vector<Rank>& circle, CopyPl
   }
 }
 
-// One copy of every rank outside a large domain, dealt out to its ranks in turn.
+// One copy of every rank outside a large domain, assigned to the domain's ranks in turn.
 void fill_large(const Split& split, const std::vector<Rank>& everyone, const std::vector<Seat>& seats,
                 CopyPlacement& placement) {
   for (const DomainSeats* domain : split.large) {
@@ -76,9 +76,10 @@ void fill_large(const Split& split, const std::vector<Rank>& everyone, const std
   }
 }
 
-// What the ranks of large domains have yet to place, spread over the circle. The places are walked once, each taking
-// its even share of copies, which belong to the ranks in turn: a domain takes at most as many copies in a row as there
-// are such ranks (because its size times copies_of_others is at most the circle's), so never two of one rank.
+// Spreads over the circle the copies that the ranks of large domains have yet to place. It walks the places once; each
+// takes its even share of copies, which belong to the ranks in turn. A domain takes at most as many consecutive copies
+// as there are such ranks (because its size times copies_of_others is at most the circle's size), so never two of one
+// rank.
 void spread_over_circle(const Split& split, const std::vector<Rank>& circle, CopyPlacement& placement) {
   const std::vector<Rank> from = in_a_row(split.large);
   const uint64_t copies = uint64_t{from.size()} * split.copies_of_others;

@@ -77,7 +77,7 @@ TEST(CopyPlacement, no_two_copies_are_in_one_domain_and_everyone_keeps_the_same_
       EXPECT_LE(spread(inside), 1u) << "within domain " << domain;
       const uint64_t sum = std::accumulate(inside.begin(), inside.end(), uint64_t{0});
       EXPECT_LE(sum, seats.size() - ranks.size()) << "one copy of each rank outside at most";
-      if (sum < seats.size() - ranks.size()) {  // else it keeps all that it can
+      if (sum < seats.size() - ranks.size()) {  // otherwise it keeps all it can
         of_others.insert(of_others.end(), inside.begin(), inside.end());
       }
     }
@@ -95,7 +95,7 @@ TEST(CopyPlacement, no_two_copies_are_in_one_domain_and_everyone_keeps_the_same_
   EXPECT_GT(with_large, 200);
 }
 
-// All placements there are, of a few ranks: the best one's loads from the highest to the lowest.
+// Tries every possible placement of a few ranks: the loads of the best one, highest first.
 std::vector<uint64_t> best_loads(const std::vector<Seat>& seats, uint32_t copies) {
   std::vector<uint64_t> loads(seats.size(), 0);
   std::vector<uint64_t> best;

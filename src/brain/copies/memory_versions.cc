@@ -20,7 +20,7 @@ MemoryVersion weigh(Version version, const Sharding& sharding, const std::vector
   MemoryVersion found{.version = version, .sharding = sharding};
   std::vector<std::set<NodeId>> copies(sharding.world);  // by rank
   std::vector<uint32_t> blocks(sharding.world, 0);
-  std::map<Rank, Rank> shards;  // each is given by "itself": who has it does not matter here
+  std::map<Rank, Rank> shards;  // each is given by "itself": which node has it does not matter here
   std::map<ParityBlock, Rank> rows;
   std::set<NodeId> nodes;
   for (const Holding* const each : holdings) {

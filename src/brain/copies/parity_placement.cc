@@ -10,10 +10,10 @@ namespace {
 
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// The groups of one set of domains: who is a member where, and the parity blocks of each group dealt to domains.
+// The groups of one set of domains: their members, and the assignment of each group's parity blocks to domains.
 //
-// The ranks of the set stand in a row, domain after domain, and deal themselves out to the groups in turn. A domain has
-// at most as many ranks as there are groups, so no group gets two of one domain.
+// The ranks of the set form a row, domain after domain, and are assigned to the groups in turn. A domain has at most as
+// many ranks as there are groups, so no group gets two ranks of one domain.
 class DomainSet {
  public:
   DomainSet(std::vector<const DomainSeats*> domains, uint32_t data, uint32_t parity)
@@ -45,7 +45,7 @@ class DomainSet {
     }
     std::vector<uint64_t> given(domains_.size(), 0);
     for (uint32_t group = 0; group < groups_; ++group) {
-      for (const uint32_t index : keepers_[group]) {  // evenly over the domain's row of ranks, so over its nodes
+      for (const uint32_t index : keepers_[group]) {  // evenly over the domain's row of ranks, and so over its nodes
         const std::vector<Rank>& ranks = domains_[index]->ranks;
         const uint64_t block = given[index]++;
         placement.groups[first + group].keepers.push_back(ranks[block * ranks.size() / loads_[index]]);
@@ -62,12 +62,13 @@ class DomainSet {
     return !has_member(group, index) &&
            std::find(keepers_[group].begin(), keepers_[group].end(), index) == keepers_[group].end();
   }
-  // What one block more costs domain `a` against one block that `b` has: the cost of a load is its square by rank.
+  // Compares the cost of one more block in domain `a` with that of one block in `b`: a load costs its square per rank.
   bool cheaper(uint32_t a, uint32_t b, uint64_t load_b) const {
     return (2 * loads_[a] + 1) * size(b) < (2 * load_b - 1) * size(a);
   }
 
-  // A first deal: to the least loaded domains that may keep a group's parity. The start moves on from group to group.
+  // The initial assignment: to the least loaded domains that may keep a group's parity. The starting point moves on
+  // with each group.
   void deal() {
     const auto count = static_cast<uint32_t>(domains_.size());
     for (uint32_t group = 0; group < groups_; ++group) {
@@ -86,8 +87,8 @@ class DomainSet {
     }
   }
 
-  // Moves one block from a domain to a less loaded one, by way of others if it must be. With costs that grow by more
-  // the more a domain has, a deal that no such path improves is the best one there is.
+  // Moves one block from a domain to a less loaded one, through other domains if necessary. As the cost of each further
+  // block increases with a domain's load, an assignment that no such path improves is optimal.
   bool improve() {
     std::vector<std::vector<uint32_t>> kept(domains_.size());  // groups, by domain
     for (uint32_t group = 0; group < groups_; ++group) {
@@ -107,8 +108,8 @@ class DomainSet {
 
   bool improve_from(uint32_t from, const std::vector<std::vector<uint32_t>>& kept) {
     struct Step {
-      uint32_t domain = kNone;  // it came from there ...
-      uint32_t group = kNone;   // ... with a block of this group
+      uint32_t domain = kNone;  // the block came from there ...
+      uint32_t group = kNone;   // ... and belongs to this group
     };
     std::vector<Step> came(domains_.size());
     std::vector<uint32_t> reached = {from};
@@ -150,14 +151,15 @@ class DomainSet {
 
   const std::vector<const DomainSeats*> domains_;
   const uint32_t parity_;
-  std::vector<uint64_t> starts_;  // of each domain, in the row of all ranks
+  std::vector<uint64_t> starts_;  // per domain, in the row of all ranks
   uint32_t groups_ = 0;
   std::vector<std::vector<uint32_t>> keepers_;  // by group: indices of domains
-  std::vector<uint64_t> loads_;                 // by domain: blocks of parity
+  std::vector<uint64_t> loads_;                 // by domain: parity blocks
 };
 
-// Sets of at least `blocks` domains, the largest domains first, so that a set's domains have about the same size. A set
-// ends where its ranks divide by `data`, or after `data` domains more; what is too little for one goes to the last.
+// Sets of at least `blocks` domains, largest domains first, so that a set's domains have similar sizes. A set ends when
+// its rank count is divisible by `data`, or after `data` more domains; a remainder too small for a set of its own joins
+// the last one.
 std::vector<std::vector<const DomainSeats*>> sets_of(const std::vector<DomainSeats>& domains, uint32_t data,
                                                      uint32_t blocks) {
   std::vector<const DomainSeats*> by_size;

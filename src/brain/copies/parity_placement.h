@@ -1,17 +1,17 @@
 // Reed-Solomon groups, with `parity=k+m`: which ranks' states are coded together, and who keeps the parity. Pure.
 //
-// Every rank is in one group as a member: its own node holds its state as it is, and that is the group's data block.
-// A group has up to k members and m parity blocks, each computed and kept by one rank of another domain: all its k+m
-// blocks are in different failure domains, so that a group outlives the loss of any m of these. A block has the size of
-// the largest member's state.
+// Every rank is a member of one group: its own node holds its state unencoded, and that is the group's data block. A
+// group has up to k members and m parity blocks. Each parity block is computed and kept by one rank of another domain.
+// All k+m blocks are in different failure domains, so a group survives the loss of any m of them. A block has the size
+// of the largest member's state.
 //
-// There are no more groups than k, and the size of the largest domain, ask for; sizes of groups differ by at most one
-// among the groups that are made of the same domains. Parity is dealt out so that blocks per rank are as even between
-// domains as the groups allow (exactly: a flow of least cost), and within a domain to within one.
+// There are no more groups than k and the size of the largest domain require. Among groups made of the same domains,
+// sizes differ by at most one. Parity is distributed so that blocks per rank are as even between domains as the groups
+// allow (exactly: a min-cost flow), and even to within one block inside a domain.
 //
-// Domains are taken together in sets of k+m, or some more, that divide well by k: few combinations of nodes have a
-// group between them, a node that takes a lost one's ranks changes nothing, and nodes that join at the end change the
-// last set only.
+// Domains are combined into sets of k+m, or slightly more, that divide well by k. So few combinations of nodes share a
+// group, a node that takes over a lost node's ranks changes nothing, and nodes that join at the end change only the
+// last set.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ struct ParityPlacement {
   bool operator==(const ParityPlacement&) const = default;
 };
 
-inline constexpr uint32_t kMaxBlocksOfGroup = 255;  // k + m: what the code's field can tell apart
+inline constexpr uint32_t kMaxBlocksOfGroup = 255;  // k + m: the most that the code's field can distinguish
 
-// `seats` by rank. Nothing if it cannot be; `why` (if not null) then says what is possible instead.
+// `seats` is by rank. std::nullopt if no placement is possible; `why` (if not null) then says what is.
 std::optional<ParityPlacement> place_parity(const std::vector<Seat>& seats, uint32_t data, uint32_t parity,
                                             std::string* why = nullptr);
 

@@ -109,7 +109,7 @@ TEST(ParityPlacement, whatever_the_topology_no_two_blocks_of_a_group_are_in_one_
   EXPECT_GT(possible, 1000);
 }
 
-// The least sum over domains of load * load / ranks, of all ways to choose the keepers of these groups.
+// The lowest sum over domains of load * load / ranks, over all ways to choose the keepers of these groups.
 double least_cost(const std::vector<Seat>& seats, const ParityPlacement& placement) {
   const auto domains = ranks_by_domain(seats);
   std::map<uint32_t, double> loads;
@@ -157,7 +157,7 @@ TEST(ParityPlacement, no_other_choice_of_keepers_is_more_even) {
     const auto parity = static_cast<uint32_t>(1 + random() % 2);
     const auto placement = place_parity(seats, data, parity);
     if (!placement.has_value() || placement->groups.size() > 6 || ranks_of.size() >= 2 * (data + parity)) {
-      continue;  // not possible, too many ways, or more than one set of domains
+      continue;  // impossible, too many ways, or more than one set of domains
     }
     ++compared;
     const std::vector<uint64_t> loads = loads_of_nodes(seats, *placement, ranks_of.size());
@@ -200,7 +200,7 @@ TEST(ParityPlacement, a_node_that_takes_the_ranks_of_a_lost_one_changes_nothing)
 TEST(ParityPlacement, a_node_that_joins_at_the_end_changes_the_last_set_only) {
   const auto before = place_parity(even_topology(36, 8), 6, 2);
   const auto after = place_parity(even_topology(37, 8), 6, 2);
-  // Nine nodes of eight ranks are twelve groups of six: three such sets stay as they are.
+  // Nine nodes of eight ranks form twelve groups of six: three such sets stay as they are.
   for (size_t group = 0; group < 36; ++group) {
     EXPECT_EQ(before->groups[group], after->groups[group]);
   }

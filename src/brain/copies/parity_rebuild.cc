@@ -17,7 +17,7 @@ std::optional<Rebuild> plan_rebuild(Rank lost, const std::map<Rank, Rank>& shard
                                     const std::map<ParityBlock, Rank>& parity) {
   for (auto first = parity.begin(); first != parity.end();) {
     const std::vector<Rank>& members = first->first.members;
-    // Rows of one group stand side by side.
+    // Rows of one group are adjacent.
     const auto end =
         std::find_if(first, parity.end(), [&](const auto& entry) { return entry.first.members != members; });
     if (std::find(members.begin(), members.end(), lost) != members.end()) {

@@ -63,8 +63,8 @@ TEST(ParityRebuild, AVersionIsWholeWhileEachGroupHasAsManyBlocksAsMembers) {
   EXPECT_EQ(missing, "no copy of the shard of rank 0 at version 8 is left, nor enough of its parity group");
 }
 
-// Ranks that play steps, copies to their own node, parity and deaths by the rules of sharded.md, on any topology. In
-// whatever instant up to m domains are lost: at most one step is redone.
+// Ranks that play steps, copies to their own node, parity and deaths by the rules of sharded.md, on any topology. Up to
+// m domains are lost at any instant: at most one step is redone.
 class Schedule {
  public:
   Schedule(uint64_t seed, std::vector<Seat> seats, const ParityPlacement& placement)
@@ -138,7 +138,7 @@ class Schedule {
     std::set<Version> here{9};
   };
 
-  // A version is taken away before the next but one is made; whatever happens in between.
+  // An old version is removed before the next but one is made, whatever happens in between.
   void put(std::set<Version>& slots, Version version) {
     slots.erase(version - 2);
     if (random_() % 2 == 0) {

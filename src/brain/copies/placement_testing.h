@@ -1,4 +1,4 @@
-// Topologies for the tests of placement. Test code only.
+// Topologies for the placement tests. Test code only.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@ inline std::vector<Seat> even_topology(uint32_t nodes, uint32_t ranks_each, uint
   return topology(std::vector<uint32_t>(nodes, ranks_each), nodes_per_domain);
 }
 
-// Nodes of a few sizes, or one that is much larger; domains of a few nodes; ranks in any order, numbers of any size.
-inline std::vector<Seat> random_topology(std::mt19937_64& random, uint64_t most_nodes, uint64_t most_ranks_each) {
-  const uint64_t nodes = 1 + random() % most_nodes;
+// Nodes of a few sizes, or one much larger; domains of a few nodes; ranks in any order; ids of any size.
+inline std::vector<Seat> random_topology(std::mt19937_64& random, uint64_t max_nodes, uint64_t max_ranks_each) {
+  const uint64_t nodes = 1 + random() % max_nodes;
   const bool even = random() % 2 == 0;
-  const uint64_t each = 1 + random() % most_ranks_each;
+  const uint64_t each = 1 + random() % max_ranks_each;
   const uint64_t domains = random() % 2 == 0 ? nodes : 1 + random() % nodes;
   std::vector<Seat> seats;
   for (uint64_t node = 0; node < nodes; ++node) {

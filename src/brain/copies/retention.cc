@@ -53,7 +53,7 @@ class Judge {
     }
   }
 
-  // To be asked from the newest step to the oldest, of each once.
+  // Must be called from the newest step to the oldest, once each.
   std::optional<Removal> judge(const StoredCheckpoint& checkpoint) {
     const bool held = checkpoint.pinned || checkpoint.in_use;
     if (!checkpoint.complete) {
@@ -90,9 +90,9 @@ class Judge {
 
   const RetentionRules& rules_;
   const Time save_limit_;
-  Step newest_ = 0;  // of the complete ones, if there are any
+  Step newest_ = 0;  // of the complete ones, if any
   Step completed_last_ = 0;
-  uint32_t newer_complete_ = 0;  // seen so far, if they are counted
+  uint32_t newer_complete_ = 0;  // counted so far, if counting is on
 };
 
 }  // namespace

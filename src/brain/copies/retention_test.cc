@@ -1,5 +1,5 @@
-// Which checkpoints are removed: a transcript to be read, and random tiers whose checkpoints are judged one by one by
-// rules written a second time.
+// Which checkpoints are removed: a readable transcript, and random tiers whose checkpoints are judged one by one by a
+// second implementation of the rules.
 //
 //   rules keep=3 max_age_min=60 keep_every=100 save_limit_s=3600   the rules from now on
 //   listed complete=100@50!,110@40* incomplete=120@1               STEP@AGE in minutes; !: pinned, *: in use
@@ -67,7 +67,7 @@ Tier random_tier(std::mt19937_64& random) {
   for (uint64_t count = random() % 15; count > 0; --count) {
     steps.insert(random() % 200);
   }
-  for (const Step step : steps) {  // one clock tick apart at least, so that "completed last" names one
+  for (const Step step : steps) {  // at least one clock tick apart, so that "completed last" is unique
     tier.stored.push_back({step, !chance(3), chance(6), chance(6),
                            minutes(random() % 400) + std::chrono::nanoseconds(tier.stored.size())});
   }

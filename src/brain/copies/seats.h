@@ -1,4 +1,4 @@
-// Where ranks sit, as far as failing together goes: what placing copies and parity has in common. Pure.
+// Where ranks are located, as far as failing together goes: what copy and parity placement share. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace keepstep::brain {
 
-// Of one rank. Ranks of one domain may be lost together: a rack, a power supply. Where nothing is known of domains,
-// each node is one of its own (the node's number will do).
+// Of one rank. Ranks of one domain may be lost together: a rack, a power supply. If domains are unknown, each node is
+// its own domain (the node's id will do).
 struct Seat {
   NodeId node = 0;
   uint32_t domain = 0;
   bool operator==(const Seat&) const = default;
 };
 
-// The ranks of one domain, node after node: nodes by their lowest rank, then by rank.
+// The ranks of one domain, node by node: nodes ordered by their lowest rank, then ranks in order.
 struct DomainSeats {
   uint32_t domain = 0;
   std::vector<Rank> ranks;
 };
 
-// Domains by their lowest rank. Nothing if a node is in two domains or there is no rank; `why` says so then.
-// Only the order of ranks counts, never the numbers of nodes and domains: a node that takes over the ranks of a lost
+// Domains, ordered by their lowest rank. std::nullopt if a node is in two domains or there is no rank; `why` then says
+// so. Only the order of ranks matters, never the ids of nodes and domains: a node that takes over the ranks of a lost
 // one changes nothing.
 std::optional<std::vector<DomainSeats>> seats_by_domain(const std::vector<Seat>& seats, std::string* why);
 

@@ -8,23 +8,23 @@
 namespace keepstep::brain {
 namespace {
 
-// How far back processes, and copies of every version, may be.
+// How far back processes, and copies of every version, can be.
 constexpr Version kVersionsBack = 2;
-// Where copies are made of some versions only: so many are kept, and the older one is whole until the newer one is.
+// If only some versions are copied: how many are kept. The older one is whole until the newer one is.
 constexpr size_t kVersionsKept = 2;
 
-// Whether this process is at `version`, or will be once it was told that the job goes on from there. One that did not
-// enter the generation was told the verdict over the one before, below which this one does not go.
+// Whether this process is at `version`, or will be once it has been told that the job continues from there. A process
+// that did not enter the generation was told the previous verdict, and this one does not go below that.
 bool comes_to(const SealedWord& rank, Identity identity, Version version, const Verdict& verdict) {
   return version_once_told(rank, rank.word.identity == identity ? version : verdict.version) == version;
 }
 
-// It holds nothing that it could lose, and begins as a fresh process would.
+// It holds nothing that it could lose, and starts as a fresh process would.
 bool builds_anew(const StateWord& state) {
   return state.kind == StateKind::kEmpty || state.kind == StateKind::kHydrating;
 }
 
-// The versions that may be whole, the newest first.
+// The versions that may be whole, newest first.
 std::set<Version, std::greater<>> candidates(Version newest, const Sharding& sharding,
                                              const std::set<ShardCopy>& copies) {
   std::set<Version, std::greater<>> kept;
@@ -42,7 +42,7 @@ std::set<Version, std::greater<>> candidates(Version newest, const Sharding& sha
   return kept;
 }
 
-// The blocks of one version that lost shards could be rebuilt from. Where they lie does not matter here.
+// The blocks of one version from which lost shards could be rebuilt. Where they are does not matter here.
 struct Blocks {
   Blocks(const std::set<ShardCopy>& copies, const std::set<ParityCopy>& parity, Version version) {
     for (const ShardCopy& copy : copies) {
@@ -71,7 +71,7 @@ std::optional<Verdict> newest_whole(const Verdict& verdict, Identity identity, V
   }
   std::string lacking;
   for (const Version version : candidates(verdict.version, sharding, copies)) {
-    std::optional<Blocks> blocks;  // most often not needed
+    std::optional<Blocks> blocks;  // rarely needed
     const auto rebuilt = [&](Rank rank) {
       if (!blocks.has_value()) {
         blocks.emplace(copies, parity, version);

@@ -31,7 +31,7 @@ TEST(ShardCopies, TheDeadRanksCopyIsEnoughForTheVersionItHad) {
 }
 
 TEST(ShardCopies, AStepThatOnlyTheDeadRankCouldApplyIsRedone) {
-  // All had voted on 8, so the verdict goes forward; but the shard that rank 0 would have got went with it.
+  // All had voted on 8, so the verdict is forward; but the shard that rank 0 would have got was lost with it.
   const Verdict verdict{8, true, "every survivor had voted on step 8"};
   const std::vector<SealedWord> living = {rank_at(1, 8, Vote::kYes, StateKind::kClean, 7)};
   const auto found = newest_whole(verdict, kNow, 0, {0, 2}, living, copies_of(7, {0, 1}), {}, nullptr);
@@ -78,7 +78,7 @@ TEST(ShardCopies, ARankInAnUpdateThatDoesNotCountPutsBackWhatItHad) {
   const auto found = newest_whole(redo, kNow, 0, {0, 2}, living, {}, {}, nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 7);
-  // It counts after all: whoever voted keeps it, whoever had not goes back.
+  // It counts after all: ranks that voted keep it, ranks that had not voted go back.
   const Verdict forward{8, true, "rank 2 was past step 8 already"};
   EXPECT_FALSE(newest_whole(forward, kNow, 0, {0, 2}, living, copies_of(6, {0, 1}), {}, nullptr)->forward);
   const std::vector<SealedWord> voted = {rank_at(0, 8, Vote::kYes, StateKind::kUpdating, 7), living[1]};
@@ -117,8 +117,8 @@ TEST(ShardCopies, SaysWhoseShardIsGone) {
   EXPECT_EQ(missing, "no copy of the shard of rank 0 at version 8 is left");
 }
 
-// Ranks that play steps, copies and deaths by the rules of sharded.md: whatever instant a fault comes at, with a copy
-// of each shard on two nodes and one node lost, at most as many steps are redone as lie between two copies.
+// Ranks that play steps, copies and deaths by the rules of sharded.md. With a copy of each shard on two nodes and one
+// node lost, at any instant, no more steps are redone than lie between two copies.
 TEST(ShardCopies, OneLostNodeCostsAtMostTheStepsBetweenCopiesAtAnyInstant) {
   for (uint32_t seed = 0; seed < 20000; ++seed) {
     std::mt19937 random(seed);
@@ -126,14 +126,14 @@ TEST(ShardCopies, OneLostNodeCostsAtMostTheStepsBetweenCopiesAtAnyInstant) {
     const Rank world = 2 + below(5);
     const Rank nodes = 2;
     const Version every = seed % 4 == 0 ? 1 + below(7) : 1;
-    const Version begin = 10;  // its copy, and that of before, are whole
+    const Version begin = 10;  // its copy and the previous one are whole
     const auto due = [&](Version version) { return version == begin || version % every == 0; };
     struct Process {
       Version state = begin;    // committed and applied
       Vote vote = Vote::kOpen;  // on state + 1
       std::set<Version> here{9}, there{9};
     };
-    // A copy takes the older one's place.
+    // A copy replaces the older one.
     const auto put = [](std::set<Version>& slots, Version version) {
       slots.insert(version);
       if (slots.size() > 2) {
@@ -168,7 +168,7 @@ TEST(ShardCopies, OneLostNodeCostsAtMostTheStepsBetweenCopiesAtAnyInstant) {
           if (all && rank.vote == Vote::kYes) {
             rank.state = next;
             rank.vote = Vote::kOpen;
-            if (due(next)) {  // its copy begins by taking the older one away
+            if (due(next)) {  // copying starts by removing the older copy
               for (std::set<Version>* const slots : {&rank.here, &rank.there}) {
                 if (below(2) == 0 && slots->size() > 1) {
                   slots->erase(slots->begin());
@@ -212,7 +212,7 @@ TEST(ShardCopies, WhereCopiesAreMadeOfSomeVersionsOnlyTheNewestWholeOneIsFound) 
   ASSERT_TRUE(found);
   EXPECT_EQ(found->version, 12);
   EXPECT_EQ(found->because, "no copy of the shard of rank 0 at version 17 is left; version 12 is whole");
-  // Nothing is older than two versions of copies: what lies further back was of another time.
+  // No copy is more than two versions old: anything older is from another time.
   copies.erase({0, 12});
   EXPECT_FALSE(newest_whole(verdict, kNow, 0, {0, 2}, living, copies, {}, nullptr));
 }

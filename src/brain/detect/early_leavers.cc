@@ -9,7 +9,7 @@
 namespace keepstep::brain {
 namespace {
 
-// Whether `waiter`, in a later step, waits for what only `leaver` can bring.
+// Whether `waiter`, in a later step, waits for something that only `leaver` can provide.
 bool needs(const RankProgress& waiter, const RankProgress& leaver) {
   if (waiter.waits == WaitsIn::kVote) {
     return true;

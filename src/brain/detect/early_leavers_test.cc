@@ -100,7 +100,7 @@ TEST_F(EarlyLeaversTest, one_that_left_its_loop_may_come_back_and_is_only_told) 
 }
 
 TEST_F(EarlyLeaversTest, one_that_waits_outside_in_a_collective_is_only_told) {
-  // Perhaps a thread of its own does, and the loop goes on.
+  // One of its own threads may be waiting there while the loop continues.
   leave(1);
   waits_for_all(1);
   rank(0).waits = rank(2).waits = WaitsIn::kVote;
@@ -165,7 +165,7 @@ TEST_F(EarlyLeaversTest, a_marked_section_a_pause_and_a_rank_before_its_loop_are
   rank(1).slow = false;
   rank(1).waits = WaitsIn::kPause;
   EXPECT_THAT(watch(milliseconds(60'000)), IsEmpty());
-  sample_.identity.generation = 3;  // the next one: it has not come to its loop yet
+  sample_.identity.generation = 3;  // the next one: it has not reached its loop yet
   sample_.version = 5;
   rank(1).waits = WaitsIn::kNothing;
   EXPECT_THAT(watch(milliseconds(60'000)), IsEmpty());

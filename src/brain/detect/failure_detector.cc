@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kStepsKept = 64;
 constexpr size_t kStepsNeeded = 3;
-// DDP arranges its buckets anew after the first step; compilers compile a second time.
+// DDP rearranges its buckets after the first step; compilers compile a second time.
 constexpr Version kFirstSteps = 2;
 constexpr Time kSlack = std::chrono::milliseconds(500);
 constexpr Time kMaxStarved = std::chrono::seconds(30);
@@ -20,12 +20,12 @@ auto position(const RankProgress& rank) {
                     rank.messages, rank.moved, rank.slow);
 }
 
-// For ranks that wait in different places: who came least far.
+// For ranks that wait in different places: which one got least far.
 auto how_far(const RankProgress& rank) {
   return std::tuple(rank.step, rank.phase == StepPhase::kUpdate, rank.waits == WaitsIn::kVote, rank.entered_world);
 }
 
-// Whether it waits for other ranks in a way that ends as soon as they come.
+// Whether it waits for other ranks in a way that ends as soon as they arrive.
 bool waits(const RankProgress& rank) {
   switch (rank.waits) {
     case WaitsIn::kCollective:
@@ -35,8 +35,8 @@ bool waits(const RankProgress& rank) {
     case WaitsIn::kPause:
       return rank.process == ProcessState::kRuns;
     case WaitsIn::kNothing:
-    case WaitsIn::kJoin:  // the membership has limits of its own for that
-    case WaitsIn::kEnd:   // others may do whatever they like after their last step
+    case WaitsIn::kJoin:  // the membership has its own limits for that
+    case WaitsIn::kEnd:   // others may do anything after their last step
       return false;
   }
   return false;
@@ -44,7 +44,7 @@ bool waits(const RankProgress& rank) {
 
 bool may_wait_for(const RankProgress& waiter, const RankProgress& other) {
   if (waiter.waits == WaitsIn::kVote) {
-    // Who is past it has seen the decision: nobody waits for that rank, whatever keeps the waiter.
+    // A rank that is past this has seen the decision: nobody waits for it, whatever holds up the waiter.
     return other.step < waiter.step || (other.step == waiter.step && other.phase != StepPhase::kUpdate);
   }
   if (waiter.waits != WaitsIn::kCollective) {
@@ -91,7 +91,7 @@ std::vector<Suspicion> FailureDetector::step(const ProgressSample& sample, Time 
   for (const RankProgress& rank : sample.ranks) {
     follow(rank);
     Track& track = tracks_[rank.rank];
-    // Who was stopped itself finds its workers stopped with it, and must see them so once more.
+    // If the agent itself was stopped, it finds its workers stopped as well, and must see this once more.
     const int before = late ? 0 : track.stopped_in_a_row;
     track.stopped_in_a_row = rank.process == ProcessState::kStopped ? before + 1 : 0;
   }
@@ -133,17 +133,17 @@ void FailureDetector::follow(const RankProgress& rank) {
   learn(rank);
 }
 
-// All ranks commit together: it is enough to look at who is ahead.
+// All ranks commit together, so it is enough to look at the one that is ahead.
 void FailureDetector::learn(const RankProgress& rank) {
   if (rank.still_for.has_value() || rank.committed <= std::max(first_commit_, learned_commit_)) {
     return;
   }
   if (learned_commit_ != 0) {
-    // Several steps between two looks are as many steps: else quick ones would be called the first ones for long.
+    // Count each step between two looks: otherwise quick steps would count as first steps for a long time.
     add_steps(rank.committed - learned_commit_, rank.committed_at - learned_at_);
   } else if (without_commit_at_.has_value()) {
-    // The first step of a generation is none like the others. Those that came with it before we looked again took no
-    // longer than all this time.
+    // The first step of a generation is atypical. Those that came with it before we looked again took at most all of
+    // this time.
     add_steps(rank.committed - first_commit_ - 1, last_ - *without_commit_at_);
   }
   learned_commit_ = rank.committed;
@@ -175,7 +175,7 @@ Time FailureDetector::still_for(Rank rank) const {
   return found == tracks_.end() ? Time{} : watched_ - found->second.moved_at;
 }
 
-// Ranks that are all stopped were stopped by somebody who pauses the job; and nobody waits for one who is alone.
+// If all ranks are stopped, somebody is pausing the job; and nobody waits for a rank that is alone.
 void FailureDetector::find_stopped(const ProgressSample& sample, std::vector<Suspicion>& found) {
   const bool anyone_runs = std::any_of(sample.ranks.begin(), sample.ranks.end(),
                                        [](const RankProgress& rank) { return rank.process != ProcessState::kStopped; });
@@ -211,7 +211,7 @@ Time FailureDetector::limit_for(const RankProgress& rank, Time needed, bool most
   if (config_.mode == HangMode::kFixed) {
     return config_.fixed;
   }
-  // Where more ranks are away than wait, it is rather the few that left something out than the many that hang.
+  // If more ranks are away than wait, the few probably skipped something; it is less likely that the many hang.
   return most_are_away ? 5 * usual : usual;
 }
 
@@ -234,7 +234,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
       waiters.push_back(&rank);
       last_arrival = std::max(last_arrival, tracks_.at(rank.rank).moved_full);
     } else if (rank.process == ProcessState::kTraced) {
-      return;  // somebody debugs it: all wait for that
+      return;  // somebody is debugging it: everyone waits for that
     } else if (rank.waits == WaitsIn::kNothing && !rank.slow) {
       away.push_back(&rank);
     } else {
@@ -253,7 +253,7 @@ void FailureDetector::find_missing(const ProgressSample& sample, std::vector<Sus
   }
   for (const RankProgress* rank : away) {
     Track& track = tracks_.at(rank->rank);
-    // Ranks of other nodes are judged there, by an agent that sees their process.
+    // Ranks of other nodes are judged there, by an agent that sees their processes.
     if (track.reported || rank->still_for.has_value()) {
       continue;
     }
@@ -322,7 +322,7 @@ void FailureDetector::find_stuck_together(const std::vector<const RankProgress*>
   }
   for (const RankProgress* rank : waiters) {
     Track& track = tracks_.at(rank->rank);
-    // If nothing tells them apart one is enough: the new generation leaves behind whatever held them all.
+    // If nothing distinguishes them, one is enough: the new generation leaves behind whatever held them all up.
     const bool guilty = all_alike ? rank == &lowest : how_far(*rank) == how_far(lowest);
     if (!guilty || track.reported || rank->still_for.has_value()) {
       continue;

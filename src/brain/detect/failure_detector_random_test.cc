@@ -1,10 +1,11 @@
 // The failure detector against random runs in virtual time: ranks with random step times, stragglers, long sections
-// that all enter alike, and now and then a rank that hangs at a random place. No false alarm, the right rank, in time.
+// that all enter alike, and occasionally a rank that hangs at a random place. There must be no false alarms, and the
+// right rank must be named in time.
 //
-// What is promised (docs/design/hangs.md): whatever all ranks do, the last may take three times as long as the slowest
-// of the others. So stragglers here stay below that.
+// Guaranteed (docs/design/hangs.md): whatever all ranks do, the last may take three times as long as the slowest of the
+// others. So stragglers here stay below that.
 //
-// KEEPSTEP_SCHEDULES=N runs N / 50 seeds, for these runs are long (400 if unset); KEEPSTEP_SEED=S only that one.
+// KEEPSTEP_SCHEDULES=N runs N / 50 seeds, as these runs are long (default: 400); KEEPSTEP_SEED=S runs only that seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ constexpr int64_t kLookMs = 100;
 constexpr int64_t kLateMs = 400;
 
 // A rank is a list of pieces of work, each with a length; after the last piece of a step comes the vote. Collectives
-// need all ranks: a rank that comes to one waits until the last has come.
+// need all ranks: a rank that enters one waits until the last has arrived.
 class Job {
  public:
   explicit Job(uint64_t seed) : random_(seed), detector_(HangConfig{}) {
@@ -39,13 +40,13 @@ class Job {
     }
   }
 
-  // Runs so many steps; the rank `hanging` stops for good at its `piece`th piece of the last one.
+  // Runs `count` steps; the rank `hanging` stops for good at its `piece`th piece of the last one.
   void steps(Step count, std::optional<Rank> hanging) {
     const size_t piece_to_hang = random_() % (collectives_ + 1);
     for (Step step = 0; step < count; ++step) {
       const bool last = step + 1 == count;
       ++number_;
-      const bool section = !last && unit() < 0.03;  // all evaluate
+      const bool section = !last && unit() < 0.03;  // all ranks evaluate
       for (size_t piece = 0; piece <= collectives_; ++piece) {
         meet(piece, section && piece == 0 ? 10.0 : 1.0 / static_cast<double>(collectives_ + 1),
              last && piece == piece_to_hang ? hanging : std::nullopt);
@@ -66,9 +67,9 @@ class Job {
   std::optional<Rank> found_;
   uint32_t world_ = 0;
   std::mt19937_64 random_;
-  // How soon the rank that hangs has to be named: three steps, or three times what the others still needed where that
-  // is more, and a second. An agent that looks late sees arrivals late, too, and what it takes for their length counts
-  // twice in the limit.
+  // How soon the hanging rank must be named: within three steps, or three times what the others still needed if that is
+  // longer, plus a second. An agent that looks late sees arrivals late, too, and the time it measures counts twice in
+  // the limit.
   Time bound() const {
     return 3 * std::max(detector_.step_time().value_or(Time{}), Time(others_needed_)) + std::chrono::seconds(1) +
            3 * Time(late_);
@@ -77,7 +78,7 @@ class Job {
  private:
   double unit() { return static_cast<double>(random_() % 1'000'000) / 1e6; }
 
-  // All ranks work on a piece of `share` steps, then meet.
+  // All ranks work on a piece of `share` steps, then synchronize.
   void meet(size_t piece, double share, std::optional<Rank> hanging) {
     std::vector<double> lengths(world_);
     for (double& length : lengths) {
@@ -136,7 +137,7 @@ class Job {
   }
 
   bool look() {
-    // A busy machine: now and then the agent itself comes late.
+    // A busy machine: from time to time the agent itself is late.
     const bool late = unit() < 0.02;
     next_look_ = now_ + (late ? kLateMs : kLookMs) * kMs;
     late_ += late ? (kLateMs - kLookMs) * kMs : 0;
@@ -157,7 +158,7 @@ class Job {
   int64_t now_ = 1'000'000 * kMs;
   int64_t next_look_ = now_;
   int64_t others_needed_ = 0;  // in the piece in which a rank hangs
-  int64_t late_ = 0;           // by which looks came late since then
+  int64_t late_ = 0;           // how late looks have been since then
   Step number_ = 0;
 };
 

@@ -1,12 +1,12 @@
-// The failure detector's transcripts: what a run looks like, sample by sample, and whom it names.
+// The failure detector's transcripts: a run, sample by sample, and the ranks it names.
 //
-//   config mode=auto world=4          a job; ranks begin outside of the loop
+//   config mode=auto world=4          a job; ranks start outside the loop
 //   generation number=2 version=10    a new membership
-//   steps ms=100 count=20             all ranks commit so many steps, looked at every 100 ms
-//   at rank=0,1 place=compute ...     from now on these ranks are there (see `set`)
-//   watch ms=2000                     time goes by, looked at every 100 ms; tells when somebody is suspected
-//   watch ms=2000 moving=1,2          ... while parts of what these ranks are in go through
-//   gap ms=60000                      nobody looks for so long
+//   steps ms=100 count=20             all ranks commit `count` steps, sampled every 100 ms
+//   at rank=0,1 place=compute ...     from now on these ranks are at this place (see `set`)
+//   watch ms=2000                     time passes, sampled every 100 ms; reports suspicions
+//   watch ms=2000 moving=1,2          ... while these ranks' operations make progress
+//   gap ms=60000                      nobody looks for this long
 #include <gtest/gtest.h>
 
 #include <optional>

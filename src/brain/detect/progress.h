@@ -21,12 +21,12 @@ enum class StepPhase : uint8_t {
 
 enum class WaitsIn : uint8_t {
   kNothing = 0,
-  kCollective = 1,  // it entered one that is not over
-  kMessage = 2,     // for a message to be sent or to come
+  kCollective = 1,  // it entered one that is not finished
+  kMessage = 2,     // for a message to be sent or received
   kVote = 3,        // it voted on `step`
   kStore = 4,       // for a key in the Store
   kJoin = 5,        // for a generation to form
-  kEnd = 6,         // its training function returned; for the others'
+  kEnd = 6,         // its training function returned; waits for the others'
   kPause = 7,       // at the end of a step, for all others, because the world changes
 };
 
@@ -36,40 +36,40 @@ struct RankProgress {
   Rank rank = 0;
   WorkerId worker = kNoWorker;
 
-  Step step = 0;             // 0: outside of the loop
+  Step step = 0;             // 0: outside the loop
   uint32_t micro_batch = 0;  // of this rank in this step, from 1; 0: none yet
   StepPhase phase = StepPhase::kOutside;
   // Counters of this generation; they only grow.
-  uint64_t entered = 0;        // collectives, of whatever group
-  uint64_t left = 0;           // of those, how many are over
+  uint64_t entered = 0;        // collectives of any group
+  uint64_t left = 0;           // of those, how many have finished
   uint64_t entered_world = 0;  // collectives of the group of all ranks
-  uint64_t messages = 0;       // waits for messages that are over
+  uint64_t messages = 0;       // finished waits for messages
   uint64_t moved = 0;          // parts of collectives and messages that went through
 
   WaitsIn waits = WaitsIn::kNothing;
   std::string what;      // of a collective: "all_reduce"
-  bool world = false;    // of a collective: all ranks must come
-  uint64_t members = 0;  // else bit r: rank r must; 0: not known
+  bool world = false;    // of a collective: needs all ranks
+  uint64_t members = 0;  // otherwise, bit r: needs rank r; 0: not known
   bool slow = false;     // in a section that the user marked with run.slow
 
   ProcessState process = ProcessState::kRuns;
-  // How long so far the process could not run although it wanted to: it waited for a CPU, or for a disk. Only grows.
+  // Total time the process wanted to run but could not: it waited for a CPU or for a disk. Only grows.
   Time starved{};
 
   Version committed = 0;  // the newest step whose update it finished
   Time committed_at{};    // when, by the clock of its machine; only differences count
 
-  // Of a rank on another node: how long its agent has seen it not move. Nothing: sampled here and now.
+  // For a rank on another node: how long its agent has not seen it move. std::nullopt: sampled here and now.
   std::optional<Time> still_for;
 };
 
-// What one agent knows at one instant of the ranks of a generation.
+// What one agent knows about the ranks of a generation at one instant.
 struct ProgressSample {
   Identity identity;
   uint32_t world = 0;               // ranks of the generation
-  Version version = 0;              // committed steps when it was prepared
-  bool trains = false;              // formed and not sealed: only then ranks wait for each other
-  std::vector<RankProgress> ranks;  // those it knows of, by rank
+  Version version = 0;              // committed steps when the generation was prepared
+  bool trains = false;              // formed and not sealed: only then do ranks wait for each other
+  std::vector<RankProgress> ranks;  // those the agent knows of, sorted by rank
 };
 
 const char* name(StepPhase phase);

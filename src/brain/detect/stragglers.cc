@@ -12,7 +12,7 @@ Time percentile(std::vector<Time> values, size_t percent) {
   return *at;
 }
 
-// The lower one of two: half of the others may limp as well without hiding a straggler.
+// The lower of the two middle values: even if half of the others are slow, too, they hide no straggler.
 Time lower_median(const std::vector<Time>& values) { return percentile(values, 50); }
 
 double ratio(Time part, Time whole) {
@@ -33,7 +33,7 @@ void StepWindow::add(const Identity& identity, Rank rank, Time computed, Time at
   Track& track = tracks_[rank];
   const Time before = std::exchange(track.last, at);
   if (before == Time{} || computed <= Time{} || at <= before) {
-    return;  // the first one here: it begins a step
+    return;  // the first commit here: it only starts a step
   }
   if (track.steps.size() < kMaxSteps) {
     track.computed.push_back(computed);
@@ -92,10 +92,10 @@ std::vector<StragglerNews> StragglerDetector::step(const Identity& identity, uin
   return world >= 2 && paces_.size() == world ? judge() : std::vector<StragglerNews>();
 }
 
-// `sorted`: all ranks by what they compute, `rank` among them.
+// `sorted`: all ranks, ordered by compute time, including `rank`.
 StragglerNews StragglerDetector::measure(const std::vector<RankPace>& sorted, const RankPace& rank, Time step) const {
   const size_t own = static_cast<size_t>(std::find(sorted.begin(), sorted.end(), rank) - sorted.begin());
-  const size_t middle = (sorted.size() - 2) / 2;  // of the others, the lower one
+  const size_t middle = (sorted.size() - 2) / 2;  // the lower middle one of the others
   const Time others = sorted[middle < own ? middle : middle + 1].computed;
   return {.rank = rank.rank,
           .slow = true,

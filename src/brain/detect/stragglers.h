@@ -1,10 +1,11 @@
-// Decides which ranks limp: they compute longer than the others, who wait for them in every step. Nothing follows from
-// it but words (docs/design/stragglers.md). Pure.
+// Decides which ranks are slow: they compute longer than the others, which wait for them in every step. The only
+// consequence is a report (docs/design/stragglers.md). Pure.
 //
-// Each agent keeps a StepWindow over its own ranks and gives medians of it now and then; one agent has the
-// StragglerDetector and hears the medians of all. Medians, and several windows in a row: one slow step, a checkpoint,
-// or an evaluation every hundred steps makes nobody a straggler. And even a straggler's quick steps are slower than the
-// others' ordinary ones: on a busy machine, which holds up now this rank, now that one, they are not.
+// Each agent keeps a StepWindow over its own ranks and passes on medians from time to time. One agent has the
+// StragglerDetector and receives the medians of all. It takes medians over several consecutive windows, so one slow
+// step, a checkpoint, or an evaluation every hundred steps makes nobody a straggler. Also, even a straggler's quick
+// steps are slower than the others' ordinary ones. That is not so on a busy machine, which holds up one rank now and
+// another one later.
 #pragma once
 
 #include <map>
@@ -27,16 +28,16 @@ struct RankPace {
 // The newest steps of the ranks of one node. One thread.
 class StepWindow {
  public:
-  static constexpr size_t kLeastSteps = 10;                    // of every rank, in a window
-  static constexpr Time kLeastTime = std::chrono::seconds(1);  // of a window
-  static constexpr size_t kMaxSteps = 1024;                    // the newest, of every rank
+  static constexpr size_t kLeastSteps = 10;                    // per rank and window
+  static constexpr Time kLeastTime = std::chrono::seconds(1);  // per window
+  static constexpr size_t kMaxSteps = 1024;                    // the newest ones, per rank
 
-  // `rank` committed a step of `identity` at `at`, by the clock of its machine. What is older than the newest identity
-  // is left out.
+  // `rank` committed a step of `identity` at `at`, by the clock of its machine. Ignored if older than the newest
+  // identity.
   void add(const Identity& identity, Rank rank, Time computed, Time at);
 
-  // The pace of `ranks`, in their order, once a window is full: all of them committed enough steps in it. Begins the
-  // next one then. `now`: of the same clock.
+  // The pace of `ranks`, in their order, once a window is full: all of them committed enough steps in it. Then starts
+  // the next window. `now`: by the same clock.
   std::optional<std::vector<RankPace>> take(const std::vector<Rank>& ranks, Time now);
   const Identity& identity() const { return identity_; }
 
@@ -44,8 +45,8 @@ class StepWindow {
   struct Track {
     std::vector<Time> computed;
     std::vector<Time> steps;
-    size_t next = 0;  // which of them is the oldest, once there are kMaxSteps
-    Time last{};      // commit
+    size_t next = 0;  // the oldest of them, once there are kMaxSteps
+    Time last{};      // the last commit
   };
   Identity identity_;
   std::map<Rank, Track> tracks_;
@@ -57,18 +58,18 @@ struct StragglerLimits {
   double share = 0.10;   // ... if this share of the step is lost to it, and its quick steps are slower than theirs
   double end_factor = 1.15;
   double end_share = 0.05;
-  int windows = 3;      // in a row until it is named
-  int end_windows = 2;  // in a row until it is no more
+  int windows = 3;      // in a row before it is named
+  int end_windows = 2;  // in a row before it is cleared
 };
 
-// A rank is slow from now on, or no longer.
+// A rank is slow from now on, or no longer slow.
 struct StragglerNews {
   Rank rank = 0;
   bool slow = true;
-  Time computed{};   // a step, its own
+  Time computed{};   // its own time per step
   Time others{};     // the median of the others
-  Time step{};       // of all
-  double share = 0;  // of the step, lost to it: computed - others
+  Time step{};       // of all ranks
+  double share = 0;  // of the step, lost to this rank: computed - others
   bool operator==(const StragglerNews&) const = default;
 };
 
@@ -76,11 +77,11 @@ class StragglerDetector {
  public:
   explicit StragglerDetector(StragglerLimits limits = {}) : limits_(limits) {}
 
-  // The pace of some ranks of a world of `world`; judges once it has new ones of all. What is older than the newest
-  // identity is left out; a newer one begins anew, and who was named stays so until it is judged again.
+  // Takes the pace of some ranks of a world of `world`; judges once it has new ones of all ranks. Ignores what is older
+  // than the newest identity; a newer one starts over, and named ranks stay named until they are judged again.
   std::vector<StragglerNews> step(const Identity& identity, uint32_t world, const std::vector<RankPace>& paces);
 
-  // Who is named, with the newest figures, by rank.
+  // The ranks that are named, with the newest figures, sorted by rank.
   const std::map<Rank, StragglerNews>& named() const { return named_; }
 
  private:
@@ -91,7 +92,7 @@ class StragglerDetector {
   Identity identity_;
   uint32_t world_ = 0;
   std::map<Rank, RankPace> paces_;  // of this round
-  std::map<Rank, int> streaks_;     // windows in a row that speak for a change
+  std::map<Rank, int> streaks_;     // windows in a row that argue for a change
   std::map<Rank, StragglerNews> named_;
 };
 

@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 
 constexpr Identity kIdentity{1, 2};
 
-// Medians of ranks 0, 1, ... that compute so many milliseconds in steps of the longest one.
+// Medians of ranks 0, 1, ... that compute this many milliseconds, in steps as long as the longest one.
 std::vector<RankPace> paces(const std::vector<int>& computed_ms) {
   const int step_ms = *std::max_element(computed_ms.begin(), computed_ms.end()) + 5;
   std::vector<RankPace> result;
@@ -72,7 +72,7 @@ TEST(Stragglers, even_ranks_and_single_slow_windows_name_nobody) {
 }
 
 TEST(Stragglers, what_costs_the_step_little_is_not_worth_a_word) {
-  // Three times as long as the others, and 2 ms of a step of 100 ms.
+  // Three times as long as the others, but only 2 ms of a 100 ms step.
   StragglerDetector detector;
   for (int i = 0; i < 9; ++i) {
     detector.step(kIdentity, 2,
@@ -94,7 +94,7 @@ TEST(Stragglers, a_rank_whose_quick_steps_are_as_quick_as_the_others_is_held_up_
   }
 }
 
-// Four ranks on two CPUs beside other work: what a step takes is mostly chance, and chance is not even.
+// Four ranks on two CPUs with other work: step times are mostly chance, and chance is uneven.
 TEST(Stragglers, an_overloaded_machine_names_nobody) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -171,7 +171,7 @@ TEST(Stragglers, what_no_agent_would_say_is_left_out) {
   }
 }
 
-// Noise of a busy machine: each step of each rank takes up to three times as long, now and then.
+// Noise of a busy machine: occasionally, a step of a rank takes up to three times as long.
 TEST(Stragglers, random_noise_names_nobody_and_a_slow_rank_in_it_is_named) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -210,7 +210,7 @@ TEST(StepWindow, gives_medians_once_all_ranks_have_enough_steps_and_a_second_pas
   StepWindow window;
   Time now = std::chrono::seconds(10);
   const auto commit = [&](Rank rank, int ms) { window.add(kIdentity, rank, milliseconds(ms), now); };
-  commit(0, 7);  // begins the first step that counts
+  commit(0, 7);  // starts the first step that counts
   commit(1, 7);
   for (size_t i = 0; i < StepWindow::kLeastSteps; ++i) {
     now += milliseconds(200);

@@ -1,4 +1,4 @@
-// What an ElasticConfig may say, and the sizes that follow from it.
+// What an ElasticConfig may contain, and the sizes that follow from it.
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ void check_values(const ElasticConfig& config, std::vector<std::string>& found) 
     found.push_back("replicaIncrementStep " + text(config.increment_step) +
                     " and replicaDiscreteValues say two different things: give one of them");
   }
-  // Not all of a long list: it is a mistake of one kind.
+  // Shows only part of a long list: these mistakes are all of one kind.
   constexpr size_t kShown = 8;
   std::string outside;
   size_t count = 0;
@@ -83,7 +83,7 @@ std::vector<std::string> mistakes(const ElasticConfig& config) {
       {"faultyScaleDownTimeoutInSeconds", config.faulty_scale_down_timeout},
       {"scaleUpSnoozeTimeInSeconds", config.scale_up_snooze},
       {"the minimum time between changes", config.min_between_changes},
-      {"the longest backoff", config.backoff_most},
+      {"the longest backoff", config.max_backoff},
   };
   static_assert(ElasticConfig::kMaxTime == std::chrono::days(30));
   for (const auto& [what, time] : times) {
@@ -91,11 +91,11 @@ std::vector<std::string> mistakes(const ElasticConfig& config) {
       found.push_back(std::string(what) + " is " + seconds_text(time) + ": give 0 s to 30 days");
     }
   }
-  if (!(config.backoff_factor >= 1 && config.backoff_factor <= kMaxFactor)) {  // not a number: a mistake, too
+  if (!(config.backoff_factor >= 1 && config.backoff_factor <= kMaxFactor)) {  // NaN is a mistake, too
     found.push_back("the backoff factor is " + std::to_string(config.backoff_factor) + ": give 1 (no backoff) to 100");
   }
-  if (config.backoff_most < config.min_between_changes) {
-    found.push_back("the longest backoff, " + seconds_text(config.backoff_most) +
+  if (config.max_backoff < config.min_between_changes) {
+    found.push_back("the longest backoff, " + seconds_text(config.max_backoff) +
                     ", is less than the minimum time between changes, " + seconds_text(config.min_between_changes) +
                     ": give at least as much");
   }

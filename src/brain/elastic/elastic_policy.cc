@@ -79,7 +79,7 @@ std::vector<std::string> ElasticPolicy::configure(ElasticConfig config) {
     return {"the user asked for " + asked + " replicas, which would not be allowed any more: ask for another size " +
             "first, or for none (`keepstep scale JOB --to auto`)"};
   }
-  while (backoff_ > 0 && wait_at(backoff_ - 1) >= config_.backoff_most) {
+  while (backoff_ > 0 && wait_at(backoff_ - 1) >= config_.max_backoff) {
     --backoff_;
   }
   return {};
@@ -108,7 +108,7 @@ std::string ElasticPolicy::scale_to(std::optional<uint32_t> replicas) {
     return text + ": ask for " + std::to_string(below != 0 ? below : above);
   }
   asked_ = replicas;
-  asked_open_ = replicas.has_value();  // again, too: the user does not want to wait
+  asked_open_ = replicas.has_value();  // also if repeated: the user does not want to wait
   return "";
 }
 
@@ -118,7 +118,7 @@ void ElasticPolicy::note(const ElasticView& view, const Sizes& sizes, Time now) 
   const uint32_t level = std::min(sizes.hold, ElasticConfig::kMaxReplicas);
   Time since = now;
   while (!there_.empty() && there_.back().level > level) {
-    since = there_.back().since;  // more than `level` were there: so were as many
+    since = there_.back().since;  // if more than `level` were there, so were that many
     there_.pop_back();
   }
   if (level > 0 && (there_.empty() || there_.back().level < level)) {
@@ -137,8 +137,8 @@ void ElasticPolicy::note(const ElasticView& view, const Sizes& sizes, Time now) 
 Time ElasticPolicy::wait_at(int backoff) const {
   const double wait =
       static_cast<double>(config_.min_between_changes.count()) * std::pow(config_.backoff_factor, backoff);
-  return wait >= static_cast<double>(config_.backoff_most.count()) ? config_.backoff_most
-                                                                   : Time(static_cast<Time::rep>(wait));
+  return wait >= static_cast<double>(config_.max_backoff.count()) ? config_.max_backoff
+                                                                  : Time(static_cast<Time::rep>(wait));
 }
 
 std::optional<Time> ElasticPolicy::unforced_from() const {
@@ -196,7 +196,7 @@ bool ElasticPolicy::too_many_swaps(Time now) const {
   return swaps_.size() == kMaxSwaps && now - swaps_.front() < config_.min_between_changes;
 }
 
-// How many replicas may run where some of them have to be replaced.
+// How many replicas may run if some of them must be replaced.
 uint32_t ElasticPolicy::room(const Sizes& sizes, Time now) const {
   const bool may_do_without = largest_allowed(std::min(sizes.stay, sizes.wanted)) > 0;
   return too_many_swaps(now) && may_do_without ? sizes.stay : sizes.hold;
@@ -213,7 +213,7 @@ ElasticDecision ElasticPolicy::step(const ElasticView& view, Time now) {
   if (view.useful > 0) {
     most = std::min(most, view.useful);
   }
-  sizes.wanted = std::max(largest_allowed(most), smallest_allowed(1));  // less than the fewest the job cannot have
+  sizes.wanted = std::max(largest_allowed(most), smallest_allowed(1));  // never less than the smallest size
   note(view, sizes, now);
 
   waits_until_.reset();
@@ -267,8 +267,8 @@ ElasticDecision ElasticPolicy::decide(const ElasticView& view, const Sizes& size
   return grow(view, sizes, now);
 }
 
-// Nothing runs yet, or the sizes were changed under the running job: the nearest below what it has, so that it gives
-// back at once what it may not keep; from below all bounds up, as soon as that can be.
+// Nothing runs yet, or the allowed sizes changed while the job runs. Goes to the nearest allowed size below the current
+// one, to give back at once what it may not keep; from below all limits it goes up as soon as possible.
 ElasticDecision ElasticPolicy::leave_a_size_not_allowed(const ElasticView& view, const Sizes& sizes) {
   uint32_t replicas = largest_allowed(std::min({sizes.hold, sizes.wanted, view.replicas}));
   if (replicas == 0) {
@@ -283,7 +283,7 @@ ElasticDecision ElasticPolicy::leave_a_size_not_allowed(const ElasticView& view,
   return change(view, replicas, true, what);
 }
 
-// Leaves and losses: the newcomers that are ready take the places first.
+// Leaving or missing replicas: ready newcomers take their places first.
 ElasticDecision ElasticPolicy::replace(const ElasticView& view, const Sizes& sizes, uint32_t replicas, Time now) {
   std::string because = lost_text(view) + ": ";
   const uint32_t newcomers = replicas > sizes.stay ? replicas - sizes.stay : 0;
@@ -326,7 +326,7 @@ ElasticDecision ElasticPolicy::on_missing(const ElasticView& view, const Sizes& 
   const uint32_t room_for = room(sizes, now);
   const uint32_t replicas = largest_allowed(std::min(room_for, most));
   const bool enough = replicas >= std::min(view.replicas, sizes.wanted);
-  // Where newcomers are not let in any more there is nothing to wait for.
+  // If newcomers are no longer let in, there is nothing to wait for.
   if (replicas > 0 && (enough || room_for < sizes.hold)) {
     return replace(view, sizes, replicas, now);
   }
@@ -350,7 +350,7 @@ std::string ElasticPolicy::asked_text() const {
   return count_text(*asked_) + (*asked_ == 1 ? " is asked for" : " are asked for");
 }
 
-// The user said so, just now: it waits for nothing, but more than is ready there is not.
+// The user just asked for it: it waits for nothing, but cannot go beyond what is ready.
 ElasticDecision ElasticPolicy::on_request(const ElasticView& view, const Sizes& sizes) {
   std::string because = asked_text();
   if (sizes.wanted < *asked_) {
@@ -373,7 +373,7 @@ std::string ElasticPolicy::apart_text() const {
          (wait() > config_.min_between_changes ? ", " + least + ", and backoff: growth did not last)" : ")");
 }
 
-// Replicas that the batch does not feed are of no use, and of no harm either: there is time.
+// Replicas that the batch cannot feed are useless but harmless, so there is time.
 ElasticDecision ElasticPolicy::shrink_to_useful(const ElasticView& view, const Sizes& sizes, Time now) {
   const std::string because = fed_text(view);
   if (last_change_.has_value() && now < *last_change_ + wait()) {
@@ -410,7 +410,7 @@ ElasticDecision ElasticPolicy::grow(const ElasticView& view, const Sizes& sizes,
   if (fits <= view.replicas) {
     return stay(view, nothing_to_grow_into(view, sizes));
   }
-  // The largest size that there has been room for long enough by then, if nothing goes.
+  // The largest size for which, by then, there will have been room long enough, if nothing leaves.
   const auto steady_by = [&](Time then) {
     uint32_t level = 0;
     for (const Level& there : there_) {
@@ -438,7 +438,7 @@ ElasticDecision ElasticPolicy::grow(const ElasticView& view, const Sizes& sizes,
     return stay(view, ready + "no growth for " + seconds_text(config_.scale_up_snooze) +
                           " after a scale-down that was forced (scaleUpSnoozeTimeInSeconds)");
   }
-  // One change instead of two, if the wait is short. Who is still starting could not be used by then.
+  // One change instead of two, if the wait is short. Newcomers that are still starting could not be used by then.
   could_grow_since_ = could_since.value_or(now);
   const Time until = *could_grow_since_ + config_.scaling_timeout;
   if (const uint32_t soon = steady_by(until); soon > steady) {

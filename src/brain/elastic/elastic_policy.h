@@ -1,12 +1,13 @@
 // How many replicas a job should have, and when that changes (docs/design/elastic.md). Pure.
 //
-// A replica is what the membership takes for one: a rank, a node, several nodes. The membership says what there is (an
-// ElasticView: how things stand, not what happened; the same view again is harmless) and asks `step`, a few times a
-// second and whenever something changed. It carries out what it is told and says so with `on_changed` once a generation
-// formed by it. Until then the same decision comes again, or another one if the world has changed meanwhile.
+// The membership defines what a replica is: a rank, a node, or several nodes. It describes what there is in an
+// ElasticView (the current situation, not what happened; passing the same view again is harmless) and calls `step` a
+// few times a second and whenever something changes. It carries out the decision and reports it with `on_changed` once
+// a generation has formed because of it. Until then `step` returns the same decision again, or another one if the world
+// has changed meanwhile.
 //
-// Two kinds of decisions. What is forced does not wait: nodes leave or are lost, or the user said so. What nobody
-// forced is growth, for the most part: it waits until capacity has proved to stay, and longer after growth that did not
+// There are two kinds of decisions. Forced ones do not wait: nodes leave or are lost, or the user asked for it.
+// Unforced ones are mostly growth: they wait until capacity has proved to last, and longer after growth that did not
 // last.
 #pragma once
 
@@ -20,8 +21,8 @@
 
 namespace keepstep::brain {
 
-// In brackets the names that users of training operators know. The times are for jobs that a change of size costs a
-// second at most; docs/design/elastic.md has what they come to, and others for what costs more.
+// The names that users of training operators know are in brackets. The times suit jobs whose resizes take a second at
+// most. docs/design/elastic.md explains their effect and gives others for jobs whose resizes cost more.
 struct ElasticConfig {
   static constexpr uint32_t kMaxReplicas = 65536;
   static constexpr Time kMaxTime = std::chrono::hours(24 * 30);
@@ -30,91 +31,92 @@ struct ElasticConfig {
   uint32_t max_replicas = 1;                       // [maxReplicas] at most kMaxReplicas
   uint32_t increment_step = 1;                     // [replicaIncrementStep] min, min + step, min + 2 step ... max
   std::vector<uint32_t> discrete_values;           // [replicaDiscreteValues] these sizes instead, in any order
-  Time scaling_timeout = std::chrono::seconds(2);  // [scalingTimeoutInSeconds] so long must capacity have
-                                                   // been there before the job grows into it
-  Time graceful_shutdown_timeout = std::chrono::seconds(120);  // [gracefulShutdownTimeoutInSeconds] what a node gets
-                                                               // that is to leave; it makes ElasticView::leave_by
-  Time faulty_scale_down_timeout = std::chrono::seconds(2);    // [faultyScaleDownTimeoutInSeconds] wait so long for the
-                                                               // replacement of what was lost, then go on smaller
-  Time scale_up_snooze = std::chrono::seconds(5);  // [scaleUpSnoozeTimeInSeconds] no growth after a scale-down that
-                                                   // was forced
-  Time min_between_changes = std::chrono::seconds(10);  // from any change to one that nobody forced
-  double backoff_factor = 2;                     // 1 to 100: the wait is so many times as long after a growth that
-                                                 // was undone before `min_between_changes` were over ...
-  Time backoff_most = std::chrono::minutes(30);  // ... up to this; growth that lasts takes back one such time, and
-                                                 // so does each quiet time as long as the wait, after the wait
+  Time scaling_timeout = std::chrono::seconds(2);  // [scalingTimeoutInSeconds] how long capacity must
+                                                   // have been there before the job grows into it
+  Time graceful_shutdown_timeout = std::chrono::seconds(120);  // [gracefulShutdownTimeoutInSeconds] what a node that
+                                                               // is to leave gets; sets ElasticView::leave_by
+  Time faulty_scale_down_timeout = std::chrono::seconds(2);    // [faultyScaleDownTimeoutInSeconds] wait this long
+                                                               // for a replacement of what was lost, then shrink
+  Time scale_up_snooze = std::chrono::seconds(5);              // [scaleUpSnoozeTimeInSeconds] no growth after a forced
+                                                               // scale-down
+  Time min_between_changes = std::chrono::seconds(10);         // from any change to an unforced one
+  double backoff_factor = 2;                                   // 1 to 100: multiplies the wait after each growth
+                                                               // that was undone within `min_between_changes` ...
+  Time max_backoff = std::chrono::minutes(30);  // ... up to this; growth that lasts takes back one factor,
+                                                // and so does each quiet time as long as the wait, after it
 };
 
-// Empty if fine; else one sentence for each mistake: what, and what to do.
+// Empty if there are none; otherwise one sentence per mistake: what is wrong, and what to do.
 std::vector<std::string> mistakes(const ElasticConfig& config);
 
 struct ElasticView {
   uint32_t replicas = 0;  // of the running generation; 0: nothing runs yet
   uint32_t ready = 0;     // could run right now: those of `replicas` that stay (all of them: a worker that is being
-                          // replaced on its node is none of this policy's business), and newcomers that are parked
+                          // replaced on its node does not concern this policy), and newcomers that are parked
   uint32_t coming = 0;    // newcomers beyond `ready` that are still starting
-  uint32_t missing = 0;   // of `replicas`: their node is lost, and training stands still
+  uint32_t missing = 0;   // of `replicas`: their node is lost, and training is stopped
   uint32_t leaving = 0;   // of `replicas`: their node was asked to leave; none of them is missing
-  std::optional<Time> leave_by;  // the earliest deadline of those
-  uint32_t useful = 0;           // the global batch feeds no more replicas than this; 0: not known
+  std::optional<Time> leave_by;  // the earliest of their deadlines
+  uint32_t useful = 0;           // the global batch cannot feed more replicas than this; 0: not known
 };
 
 struct ElasticDecision {
   enum class Kind { kStay, kGrow, kShrink, kSwap };
   Kind kind = Kind::kStay;
-  // The size to go to. Its members: first those that neither leave nor are missing, then ready newcomers. kSwap: as
-  // many as before, with newcomers in the places of those that leave or are missing. kStay: the size as it is.
+  // The size to go to. Its members are first those that neither leave nor are missing, then ready newcomers. kSwap: as
+  // many as before, with newcomers in place of those that leave or are missing. kStay: the current size.
   uint32_t replicas = 0;
-  bool forced = false;  // to be carried out without delay, and said to `on_changed`
-  // One line. kStay: what keeps it, where something is asked for or there that is not used, or lacks; else empty. It
-  // names no time that passes by itself, so it stays the same until something changes.
+  bool forced = false;  // to be carried out without delay, and passed on to `on_changed`
+  // One line. kStay: what keeps the size as it is, if something is asked for, is unused, or is lacking; otherwise
+  // empty. It names no time that keeps running, so it stays the same until something changes.
   std::string because;
-  std::vector<Field> considered;  // for the journal: the view, sizes, and until when it waits
+  std::vector<Field> considered;  // for the journal: the view, sizes, and how long it waits
 };
 const char* name(ElasticDecision::Kind kind);
 
 class ElasticPolicy {
  public:
-  // Swaps within `min_between_changes`; with more, the job shrinks to those that stay, if it may. Nodes that are
-  // drained one after the other get their replacements; capacity that flaps does not keep a job busy with swaps.
+  // The most swaps within `min_between_changes`; beyond that, the job shrinks to those that stay, if it may. So nodes
+  // that are drained one by one get replacements, but flapping capacity does not keep a job busy with swaps.
   static constexpr size_t kMaxSwaps = 3;
 
-  // `config` has no mistakes.
+  // `config` must have no mistakes.
   explicit ElasticPolicy(ElasticConfig config);
 
-  // `now` does not go back.
+  // `now` never goes back.
   ElasticDecision step(const ElasticView& view, Time now);
 
-  // A generation formed because of a decision of step(): of another size, or with newcomers in the place of others
-  // (from == to). `forced`: as the decision said. The start of the job (from == 0) is no change.
+  // A generation formed because of a decision of step(): it has another size, or newcomers in place of others (from ==
+  // to). `forced`: as in the decision. The start of the job (from == 0) is not a change.
   void on_changed(uint32_t from, uint32_t to, bool forced, Time now);
 
-  // While the job runs. Mistakes, as above, or sizes that leave out what the user asked for: nothing changes.
+  // Changes the configuration while the job runs. Returns mistakes, as above; sizes that exclude what the user asked
+  // for are one. If there are any, nothing changes.
   std::vector<std::string> configure(ElasticConfig config);
 
-  // `keepstep scale JOB --to N`: go there at once, as far as replicas are ready, and hold that size; nothing: decide by
-  // capacity again. "", or what is wrong with it in one sentence (then nothing changes).
+  // `keepstep scale JOB --to N`: go to that size at once, as far as replicas are ready, and hold it; std::nullopt:
+  // decide by capacity again. Returns "" or one sentence that says what is wrong (then nothing changes).
   std::string scale_to(std::optional<uint32_t> replicas);
   std::optional<uint32_t> asked_for() const { return asked_; }
 
-  // Of the sizes that the configuration allows only these, ascending; empty: all of them. What else the batches need.
+  // Allows only these of the configured sizes, ascending; empty: all of them. For what else the batches require.
   void only(std::vector<uint32_t> sizes) { only_ = std::move(sizes); }
 
-  bool allows(uint32_t replicas) const;                // a size that the job may have
+  bool allows(uint32_t replicas) const;                // whether the job may have this size
   uint32_t largest_allowed(uint32_t at_most) const;    // 0: none
   uint32_t smallest_allowed(uint32_t at_least) const;  // 0: none
 
   const ElasticConfig& config() const { return config_; }
-  // From any change to one that nobody forced, as it stands: with backoff.
+  // From any change to an unforced one, as of now: with backoff.
   Time wait() const { return wait_at(backoff_); }
 
  private:
   struct Sizes {          // what follows from a view
     uint32_t stay = 0;    // neither leave nor are missing
     uint32_t hold = 0;    // could run: `ready`, and at least `stay`
-    uint32_t wanted = 0;  // the largest size that bounds, user and batch let the job have
+    uint32_t wanted = 0;  // the largest size that limits, user and batch allow
   };
-  // Since when at least `level` replicas could run, without a break.
+  // Since when at least `level` replicas have been able to run, without a break.
   struct Level {
     uint32_t level = 0;
     Time since{};
@@ -146,10 +148,10 @@ class ElasticPolicy {
   std::optional<uint32_t> asked_;
   bool asked_open_ = false;  // not reached yet, and no change was made for it
 
-  std::vector<Level> there_;  // rising in both
+  std::vector<Level> there_;  // both members ascend
   std::optional<Time> missing_since_;
   std::optional<Time> could_grow_since_;
-  std::optional<Time> waits_until_;  // of the decision under way, for `considered`
+  std::optional<Time> waits_until_;  // of the current decision, for `considered`
 
   std::optional<Time> last_change_;
   std::optional<Time> last_forced_down_;
@@ -157,12 +159,12 @@ class ElasticPolicy {
     uint32_t from = 0;
     Time at{};
   };
-  std::optional<Growth> growth_;  // the newest that nobody forced, until it is known whether it lasts
+  std::optional<Growth> growth_;  // the newest unforced one, until it is known whether it lasts
   int backoff_ = 0;
   std::deque<Time> swaps_;  // the newest kMaxSwaps
 
   // Of the newest decision to change, for on_changed.
-  bool decided_newcomers_ = false;               // in the places of others
+  bool decided_newcomers_ = false;               // in place of others
   std::optional<uint32_t> decided_for_request_;  // what was asked for
 };
 

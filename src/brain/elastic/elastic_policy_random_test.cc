@@ -1,5 +1,6 @@
-// The elastic policy against random views, configs and users over virtual time, judged by rules that are written here a
-// second time, the plain way; and against capacity that comes and goes all day. A schedule is repeated by its seed:
+// The elastic policy against random views, configs and users in virtual time, judged by a second, straightforward
+// implementation of its rules; and against capacity that comes and goes all day. A schedule can be repeated from its
+// seed:
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='ElasticRandom*'
 // KEEPSTEP_SCHEDULES=1000000 runs more of them.
 
@@ -39,7 +40,7 @@ class Random {
   std::mt19937_64 random_;
 };
 
-// The sizes that a config allows, counted out.
+// The sizes that a config allows, enumerated.
 std::set<uint32_t> sizes_of(const ElasticConfig& config) {
   if (!config.discrete_values.empty()) {
     return {config.discrete_values.begin(), config.discrete_values.end()};
@@ -56,18 +57,18 @@ uint32_t largest(const std::set<uint32_t>& sizes, uint32_t at_most) {
   return above == sizes.begin() ? 0 : *std::prev(above);
 }
 
-// How many changes that nobody forced a config lets through in `span`, whatever the world does.
-double most_unforced(const ElasticConfig& config, Time span) {
+// How many unforced changes a config allows in `span`, whatever the world does.
+double max_unforced(const ElasticConfig& config, Time span) {
   return 1 + std::chrono::duration<double>(span) / std::chrono::duration<double>(config.min_between_changes);
 }
 
-// The same where no growth lasts for as long as the minimum time between changes: each makes the next wait longer.
-double most_unforced_if_none_lasts(const ElasticConfig& config, Time span) {
+// The same if no growth lasts as long as the minimum time between changes: each one makes the next wait longer.
+double max_unforced_if_none_lasts(const ElasticConfig& config, Time span) {
   double count = 0;
   for (double wait = 0, at = 0; at <= std::chrono::duration<double>(span).count(); ++count) {
     const double least = std::chrono::duration<double>(config.min_between_changes).count();
     wait = std::min(std::max(wait * config.backoff_factor, least),
-                    std::chrono::duration<double>(config.backoff_most).count());
+                    std::chrono::duration<double>(config.max_backoff).count());
     at += wait;
   }
   return count;
@@ -101,7 +102,7 @@ class Walk {
       ask();
     }
     if (!reconfigured_) {
-      EXPECT_LE(unforced_, most_unforced(config_, now_));
+      EXPECT_LE(unforced_, max_unforced(config_, now_));
     }
   }
 
@@ -126,7 +127,7 @@ class Walk {
     config.scale_up_snooze = seconds(random_.below(20));
     config.min_between_changes = seconds(random_.below(10));
     config.backoff_factor = random_.happens(0.3) ? 1 : 1 + random_.below(30) / 10.0;
-    config.backoff_most = config.min_between_changes + seconds(random_.below(40));
+    config.max_backoff = config.min_between_changes + seconds(random_.below(40));
     EXPECT_EQ(mistakes(config), std::vector<std::string>{});
     return config;
   }
@@ -135,7 +136,7 @@ class Walk {
   uint32_t stay() const { return replicas_ - missing_ - static_cast<uint32_t>(leaving_.size()); }
   uint32_t hold() const { return stay() + newcomers_; }
 
-  // A decision is carried out a while later, if there is still what it needs.
+  // A decision is carried out a while later, if what it needs still exists.
   void turn() {
     if (!forms_at_.has_value() || now_ < *forms_at_) {
       return;
@@ -146,7 +147,7 @@ class Walk {
     if (hold() < to) {
       return;
     }
-    newcomers_ = hold() - to;  // who is not needed any more waits with the newcomers
+    newcomers_ = hold() - to;  // those no longer needed wait with the newcomers
     replicas_ = to;
     missing_ = 0;
     leaving_.clear();
@@ -237,20 +238,20 @@ class Walk {
       if (!forms_at_.has_value()) {
         forms_at_ = now_ + random_.between(Time{}, seconds(2));
       }
-      deciding_ = decision;  // the newest counts
+      deciding_ = decision;  // only the newest counts
     }
     judge_words(view, decision);
     ++seen_.times[std::string(name(decision.kind)) + (decision.forced ? ", forced" : "")];
   }
 
-  // What the job may have at most: bounds, the user, the batch; the smallest size it may always have.
+  // The most the job may have: limits, the user, the batch; the smallest size is always allowed.
   uint32_t wanted() const {
     uint32_t most = policy_.asked_for().value_or(config_.max_replicas);
     most = useful_ == 0 ? most : std::min(most, useful_);
     return std::max(largest(sizes(), most), *sizes().begin());
   }
 
-  // Since when so many could run, without a break.
+  // Since when this many replicas could run, without a break.
   std::optional<Time> there_since(uint32_t replicas) const {
     std::optional<Time> since;
     for (auto held = held_.rbegin(); held != held_.rend() && held->second >= replicas; ++held) {
@@ -308,7 +309,7 @@ class Walk {
     } else if (policy_.asked_for().has_value()) {
       EXPECT_LE(replicas_, *policy_.asked_for());
     }
-    // Growth comes in the end: after it may, it waits for more no longer than the scaling timeout.
+    // Growth comes eventually: once it may, it waits for more no longer than the scaling timeout.
     const std::set<uint32_t> all = sizes();
     const auto above = all.upper_bound(replicas_);
     bool may_grow = view.leaving + view.missing == 0 && above != all.end() && *above <= std::min(hold(), wanted());
@@ -324,7 +325,7 @@ class Walk {
     }
   }
 
-  // While nothing happens the words change a few times at most, and never back.
+  // While nothing happens, the wording changes a few times at most, and never back.
   void judge_words(const ElasticView& view, const ElasticDecision& decision) {
     const auto key = std::tuple(view.replicas, view.ready, view.coming, view.missing, view.leaving, view.useful);
     if (key != words_for_) {
@@ -391,25 +392,26 @@ TEST(ElasticRandom, every_decision_keeps_to_the_rules) {
 
 // ---- capacity that comes and goes all day --------------------------------------------------------------------------
 
-// Beside kFirm nodes that never go, kFlapping that come and go, each by itself.
+// Besides kFirm nodes that never leave, kFlapping nodes come and go independently.
 constexpr uint32_t kFirm = 2;
 constexpr uint32_t kFlapping = 6;
 constexpr Time kDay = std::chrono::hours(24);
 
 struct Weather {
-  Time spell{};        // how long one is there, and then away: half of it to half as much again
-  bool notice = true;  // it says so five seconds before it goes; else it is lost
+  Time spell{};        // how long one is there, and then away: varies from half to one and a half times this
+  bool notice = true;  // it gives notice five seconds before it leaves; otherwise it is lost
 };
 
 struct Outcome {
   double work = 0;  // seconds of training, times replicas
   uint64_t changes = 0;
   uint64_t unforced = 0;
-  uint64_t lasted = 0;  // growth that nobody forced and that was not undone within the minimum time between changes
+  uint64_t lasted = 0;  // unforced growth that was not undone within the minimum time between changes
 };
 
-// A job of replicas of one node each. Every change, whoever wants it, stands still for `cost`. Without a policy it
-// follows every change at once; then a lost node costs no more than one that says so, which flatters that side.
+// A job of replicas of one node each. Every change, whatever its cause, stops training for `cost`. Without a policy the
+// job follows every change at once; then a lost node costs no more than one that gives notice, which flatters that
+// side.
 class Day {
  public:
   Day(const Weather& weather, Time cost, ElasticPolicy* policy)
@@ -424,7 +426,7 @@ class Day {
     for (now_ = Time{}; now_ < kDay; now_ += kTick) {
       pass();
       ElasticView view = look();
-      Time from = now_;  // trains from here to the end of the tick
+      Time from = now_;  // trains from then to the end of the tick
       if (!forms_at_.has_value()) {
         if (const ElasticDecision decision = decide(view); decision.kind != Kind::kStay) {
           begin(decision, view.replicas);
@@ -451,7 +453,7 @@ class Day {
     bool there = false;
     bool in_job = false;
     bool leaves = false;
-    Time turns{};  // when it comes, says that it leaves, or is gone
+    Time turns{};  // when it arrives, announces its leave, or is gone
   };
 
   Time spell() { return now_ + random_.between(weather_.spell / 2, weather_.spell * 3 / 2); }
@@ -487,7 +489,7 @@ class Day {
     if (policy_ != nullptr) {
       return policy_->step(view, now_);
     }
-    // Follows every change, at once.
+    // Follows every change at once.
     const bool as_it_is = view.ready == view.replicas && view.missing + view.leaving == 0;
     return {as_it_is ? Kind::kStay : Kind::kGrow, view.ready, true, "", {}};
   }
@@ -506,7 +508,7 @@ class Day {
     }
     for (Node& node : nodes_) {
       node.in_job = false;
-      node.turns = node.leaves ? now_ : node.turns;  // nothing keeps it any more
+      node.turns = node.leaves ? now_ : node.turns;  // nothing holds it any more
     }
     for (size_t index = 0; index < decision.replicas; ++index) {
       order[index]->in_job = true;
@@ -543,13 +545,13 @@ class Day {
   std::optional<Time> forms_at_;
   ElasticDecision decision_;
   uint32_t from_ = 0;
-  std::optional<std::pair<uint32_t, Time>> growth_;  // from, when
+  std::optional<std::pair<uint32_t, Time>> growth_;  // from which size, and when
   Outcome outcome_;
 };
 
 class ElasticThrash : public ::testing::Test {
  protected:
-  // Prints what came of it, for docs/design/elastic.md.
+  // Prints the results, for docs/design/elastic.md.
   void compare(int64_t spell_s, bool notice, double cost_s) {
     const bool patient = config.min_between_changes >= seconds(60);
     config.max_replicas = kFirm + kFlapping;
@@ -565,8 +567,8 @@ class ElasticThrash : public ::testing::Test {
               << std::setw(9) << theirs.work / day << ", " << std::setw(6) << theirs.changes << " changes; ratio "
               << ours.work / theirs.work << "\n";
 
-    EXPECT_LE(static_cast<double>(ours.unforced), most_unforced(config, kDay));
-    // Each growth can be undone by one replica at a time; beside that there are swaps.
+    EXPECT_LE(static_cast<double>(ours.unforced), max_unforced(config, kDay));
+    // Each growth can be undone one replica at a time; in addition there are swaps.
     const double swaps = ElasticPolicy::kMaxSwaps * (1 + kDay / config.min_between_changes);
     EXPECT_LE(static_cast<double>(ours.changes), static_cast<double>(ours.unforced) * (1 + kFlapping) + swaps);
     if (cost_s <= 1 || patient) {
@@ -590,9 +592,9 @@ TEST_F(ElasticThrash, capacity_that_flaps_every_few_seconds_leads_to_few_changes
   for (const auto& [spell_s, notice] : {std::pair(3, true), std::pair(6, true), std::pair(6, false)}) {
     for (const double cost_s : {0.2, 1.0, 10.0}) {
       compare(spell_s, notice, cost_s);
-      // Growth that lasts lets one more come early that does not.
+      // Growth that lasts allows one more early growth that does not.
       EXPECT_LE(static_cast<double>(ours.unforced),
-                most_unforced_if_none_lasts(config, kDay) + 2 * static_cast<double>(ours.lasted));
+                max_unforced_if_none_lasts(config, kDay) + 2 * static_cast<double>(ours.lasted));
       EXPECT_GT(theirs.changes, ours.changes);
       if (cost_s >= 1) {
         EXPECT_GT(ours.work, theirs.work * cost_s);

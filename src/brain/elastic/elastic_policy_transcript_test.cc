@@ -1,10 +1,10 @@
 // testdata/*.txt: one transcript for each rule of the elastic policy. A policy starts with
-//   policy min= max= [step=] [values=2,4,8] [scaling_s=] [faulty_s=] [snooze_s=] [between_s=] [factor=] [most_s=]
-// and goes on with
-//   view replicas= ready= ...   what changed of the view; what the policy decides is printed
-//   later by_s=                 asks four times a second; what it decides is printed whenever that is something new
-//   formed                      the newest decision to change was carried out: its members are who runs now
-//   scale to=N|auto, configure  the user; what keeps the policy from it is printed
+//   policy min= max= [step=] [values=2,4,8] [scaling_s=] [faulty_s=] [snooze_s=] [between_s=] [factor=] [max_s=]
+// and continues with
+//   view replicas= ready= ...   changes to the view; prints the policy's decision
+//   later by_s=                 asks four times a second; prints each new decision
+//   formed                      the newest decision to change was carried out: its members now run
+//   scale to=N|auto, configure  the user; prints why the policy refuses
 //   considered                  what went into the newest decision
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ class Player {
     time("faulty_s", config.faulty_scale_down_timeout);
     time("snooze_s", config.scale_up_snooze);
     time("between_s", config.min_between_changes);
-    time("most_s", config.backoff_most);
+    time("max_s", config.max_backoff);
     if (line.has("factor")) {
       config.backoff_factor = std::stod(line.text("factor"));
     }
@@ -146,7 +146,7 @@ class Player {
   }
 
   std::unique_ptr<ElasticPolicy> policy_;
-  // Times that tell one rule from the other; the defaults are shorter.
+  // Times that distinguish the rules from each other; the defaults are shorter.
   ElasticConfig config_{.scaling_timeout = std::chrono::seconds(30),
                         .faulty_scale_down_timeout = std::chrono::seconds(30),
                         .scale_up_snooze = std::chrono::seconds(120),

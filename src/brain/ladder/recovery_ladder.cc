@@ -75,7 +75,7 @@ std::string origin_of(const std::string& traceback) {
   return origin.empty() ? "" : origin + last.substr(0, last.find(':'));
 }
 
-// Where its lines are not known every exception counts as one of its own.
+// If the origin of an exception is not known, each one counts as different.
 const OutlivedFailure* RecoveryLadder::note_failure(const Fault& fault) {
   const std::string origin = origin_of(fault.traceback);
   const auto known = std::ranges::find_if(outlived_, [&](const OutlivedFailure& each) {
@@ -103,7 +103,7 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
                               ": a redo begins after the commit and leaves out what failed",
                           fault.exit_code, failure->traceback};
   }
-  AtStep& at = at_step_[fault.step + (fault.after_commit ? 1 : 0)];  // the step that does not come about
+  AtStep& at = at_step_[fault.step + (fault.after_commit ? 1 : 0)];  // the step that does not get done
   if (at.exceptions++ == 0) {
     at.first_what = fault.what;
     at.first_traceback = fault.traceback;
@@ -128,9 +128,9 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
   return LadderDecision{Rung::kEnd, at.first_what + again, fault.exit_code, at.first_traceback};
 }
 
-// The next generation connects anew, which mends what was cut for a moment. What stays cut is the network's, or the
-// firewall's: then one of its two ends has to go; without another node all start anew, and in the end the job says
-// between whom it was.
+// The next generation connects again, which fixes a brief interruption. If the connection stays broken, the cause is
+// the network or a firewall: then one of its two ends must go. Without another node, all processes restart, and in the
+// end the job reports which ends these were.
 LadderDecision RecoveryLadder::on_link(const Fault& fault) {
   AtStep& at = at_step_[fault.step];
   const int links = ++at.links;
@@ -144,8 +144,8 @@ LadderDecision RecoveryLadder::on_link(const Fault& fault) {
                               std::to_string(fault.step) + ", " + allowed +
                               " are allowed. Both ends reach the coordinator, but not each other: is there a "
                               "firewall, a route or a cable between these two at fault?";
-  if (fault.place == NodePlace::kReplaceable) {
-    at.links = 0;  // the connections of another node are others; spare nodes are few
+  if (fault.replaceability == Replaceability::kReplaceable) {
+    at.links = 0;  // another node has other connections; spare nodes are few
     return LadderDecision{Rung::kReplaceNode,
                           because + " The ranks of node " + std::to_string(fault.node) + " move to a spare node", 0, "",
                           fault.node};
@@ -159,7 +159,7 @@ LadderDecision RecoveryLadder::on_digests(const Fault& fault) {
   if (times <= config_.replacements_per_step) {
     return LadderDecision{Rung::kRedo, fault.what + ": the sealed words tell whose is the odd one", 0, ""};
   }
-  // Not with the state: where lies come again and again nobody can tell whose memory is to be trusted.
+  // Not with the state: if votes keep differing, nobody can tell whose memory to trust.
   return restart_or_end(fault,
                         fault.what + ": time " + std::to_string(times) + " at step " + std::to_string(fault.step) +
                             ", " + allowed + " are allowed",
@@ -171,21 +171,21 @@ LadderDecision RecoveryLadder::on_death(const Fault& fault, Time now) {
   const int deaths = ++at_step_[fault.step].deaths;
   std::string because = fault.what;
   if (const int here = faults_on(fault.node, now);
-      config_.faults_per_node > 0 && here >= config_.faults_per_node && fault.place != NodePlace::kOnly) {
+      config_.faults_per_node > 0 && here >= config_.faults_per_node && fault.replaceability != Replaceability::kOnly) {
     const std::string node = "node " + std::to_string(fault.node);
     because += "; " + node + " had " + std::to_string(here) + (here == 1 ? " fault" : " faults") + " within " +
                seconds_text(config_.node_window);
-    switch (fault.place) {
-      case NodePlace::kReplaceable:
+    switch (fault.replaceability) {
+      case Replaceability::kReplaceable:
         return LadderDecision{Rung::kReplaceNode, because + ": its ranks move to a spare node", 0, "", fault.node};
-      case NodePlace::kNoSpare:
+      case Replaceability::kNoSpare:
         because += ", but there is no spare node to take its ranks";
         break;
-      case NodePlace::kHasRank0:
+      case Replaceability::kHasRank0:
         because += ", but the node of rank 0 stays: the coordinator runs there";
         break;
-      case NodePlace::kGone:
-      case NodePlace::kOnly:
+      case Replaceability::kGone:
+      case Replaceability::kOnly:
         break;
     }
   }
@@ -198,13 +198,13 @@ LadderDecision RecoveryLadder::on_death(const Fault& fault, Time now) {
                         Rung::kRestartWithState);
 }
 
-bool RecoveryLadder::on_digest_mismatch(NodeId node, NodePlace place, Time now) {
+bool RecoveryLadder::on_digest_mismatch(NodeId node, Replaceability replaceability, Time now) {
   note_on_node(node, now);
   return config_.faults_per_node > 0 && faults_on(node, now) >= config_.faults_per_node &&
-         place == NodePlace::kReplaceable;
+         replaceability == Replaceability::kReplaceable;
 }
 
-// More than the budget need not be kept: it says all that is asked.
+// Keeping more than the budget is unnecessary: that is enough to answer every question.
 void RecoveryLadder::note_on_node(NodeId node, Time now) {
   std::deque<Time>& faults = on_node_[node];
   faults.push_back(now);
@@ -228,7 +228,7 @@ LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::str
                           fault.exit_code, fault.traceback};
   }
   ++restarts_;
-  // The steps come again, with fresh processes. Exceptions are remembered: the user's code is the same.
+  // The steps are repeated, with fresh processes. Exceptions are remembered: the user's code is the same.
   for (auto& [step, at] : at_step_) {
     at.deaths = 0;
     at.links = 0;

@@ -31,15 +31,16 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, Time& n
     ladder->on_progress(line.number("version"));
     return {};
   }
-  const std::map<std::string, NodePlace> places = {{"", NodePlace::kOnly},
-                                                   {"has_rank_0", NodePlace::kHasRank0},
-                                                   {"gone", NodePlace::kGone},
-                                                   {"no_spare", NodePlace::kNoSpare},
-                                                   {"replaceable", NodePlace::kReplaceable}};
+  const std::map<std::string, Replaceability> values = {{"", Replaceability::kOnly},
+                                                        {"has_rank_0", Replaceability::kHasRank0},
+                                                        {"gone", Replaceability::kGone},
+                                                        {"no_spare", Replaceability::kNoSpare},
+                                                        {"replaceable", Replaceability::kReplaceable}};
   if (line.verb == "lie") {
-    const NodePlace place = places.at(line.text("place"));
-    return {ladder->on_digest_mismatch(static_cast<NodeId>(line.number("node")), place, now) ? "its ranks are to move"
-                                                                                             : "it stays"};
+    const Replaceability replaceability = values.at(line.text("place"));
+    return {ladder->on_digest_mismatch(static_cast<NodeId>(line.number("node")), replaceability, now)
+                ? "its ranks are to move"
+                : "it stays"};
   }
   const std::map<std::string, FaultKind> kinds = {
       {"exception", FaultKind::kException}, {"link", FaultKind::kLink},
@@ -52,7 +53,7 @@ std::vector<std::string> run_line(std::optional<RecoveryLadder>& ladder, Time& n
               line.text("what"),
               line.text("traceback"),
               static_cast<NodeId>(line.number("node")),
-              places.at(line.text("place"))};
+              values.at(line.text("place"))};
   fault.after_commit = line.text("after_commit") == "true";
   const LadderDecision decision = ladder->on_fault(fault, now);
   std::string text = std::string(name(decision.rung)) + " because=\"" + decision.because + "\"";
@@ -136,7 +137,7 @@ TEST(RecoveryLadder, faults_of_a_node_are_forgotten_with_time_and_not_with_progr
   const auto fault = [](Step step) {
     Fault fault{FaultKind::kDeath, 2, step};
     fault.node = 1;
-    fault.place = NodePlace::kReplaceable;
+    fault.replaceability = Replaceability::kReplaceable;
     return fault;
   };
   EXPECT_EQ(ladder.on_fault(fault(5), at(0)).rung, Rung::kReplace);
@@ -154,7 +155,7 @@ TEST(RecoveryLadder, a_node_is_never_replaced_where_its_budget_is_zero) {
   RecoveryLadder ladder({.faults_per_node = 0});
   Fault fault{FaultKind::kDeath, 2, 1};
   fault.node = 1;
-  fault.place = NodePlace::kReplaceable;
+  fault.replaceability = Replaceability::kReplaceable;
   for (fault.step = 1; fault.step < 20; ++fault.step) {
     EXPECT_EQ(ladder.on_fault(fault, Time{}).rung, Rung::kReplace);
     ladder.on_progress(fault.step);

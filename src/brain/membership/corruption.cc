@@ -26,7 +26,7 @@ Corruption::Judgement Corruption::judge(const std::vector<SealedWord>& words) {
       (void)dismiss(found->odd, found->text);
       return {What::kDismissed, found->text, found->odd};
     }
-    // Gradients are dropped in any case, and the state that they came from is the last one.
+    // Gradients are dropped in any case, and the state that they were computed from is the last one.
     return found->state ? Judgement{What::kNoSource, found->text + "; no other rank is left"} : Judgement{};
   }
   note(*found, {}, found->text + "; neither is a majority");
@@ -77,7 +77,7 @@ bool Corruption::suspects(WorkerId worker) const {
                                    [worker](const RankDigest& said) { return said.worker == worker; });
 }
 
-// The node is named, so that whoever reads the journal can take it out of service.
+// The node is named, so that a reader of the journal can take it out of service.
 void Corruption::note(const Disagreement& found, const std::vector<RankDigest>& odd, const std::string& because) {
   std::vector<int64_t> ranks;
   std::vector<int64_t> workers;
@@ -97,7 +97,7 @@ void Corruption::note(const Disagreement& found, const std::vector<RankDigest>& 
                 {"nodes", nodes}});
 }
 
-// Returns the lowest rank that lived.
+// Returns the lowest rank that was alive.
 std::optional<Rank> Corruption::dismiss(const std::vector<RankDigest>& odd, const std::string& because) {
   std::optional<Rank> first;
   for (const RankDigest& each : odd) {

@@ -1,6 +1,6 @@
-// Who is lying: what follows where ranks voted for different things (docs/design/corruption.md). Pure.
+// Who is corrupt: what follows if ranks voted for different things (docs/design/corruption.md). Pure.
 //
-// Where others live, the odd ones are retired and fenced once they are found: their state is no source any more.
+// If other ranks are alive, the odd ones are retired and fenced once they are found: their state is no longer a source.
 #pragma once
 
 #include "brain/commit/digests.h"
@@ -14,19 +14,19 @@ class Corruption {
 
   struct Judgement {
     enum class What {
-      kNothing,    // the recovery goes on from here
-      kDismissed,  // so it does, without the odd ones
-      kNoSource,   // all who hold the state are odd
-      kUnknown,    // there is no telling who is right
+      kNothing,    // the recovery continues from here
+      kDismissed,  // it continues, without the odd ones
+      kNoSource,   // all that hold the state are odd
+      kUnknown,    // it is impossible to tell who is right
     };
     What what = What::kNothing;
     std::string because = "";
     std::vector<RankDigest> odd = {};
   };
-  // The verdict over the sealed words is a redo already; this decides with whom.
+  // The verdict over the sealed words is already a redo; this decides who takes part.
   Judgement judge(const std::vector<SealedWord>& words);
-  // Two differed and the redo went well: the one whose first digest the redo gave again was right. The others are
-  // retired and fenced; returns the lowest of them that lived, if there is one, and why.
+  // Two differed and the redo went well: the one whose first digest the redo produced again was right. The others are
+  // retired and fenced. Returns the lowest of them that was alive, if any, and why.
   struct Dismissed {
     Rank rank = 0;
     std::string because;
@@ -40,7 +40,7 @@ class Corruption {
   std::optional<Rank> dismiss(const std::vector<RankDigest>& odd, const std::string& because);
 
   Job& job_;
-  std::optional<Disagreement> suspected_;  // without a majority: the redo will tell
+  std::optional<Disagreement> suspected_;  // no majority: the redo will tell
 };
 
 }  // namespace keepstep::brain

@@ -35,7 +35,7 @@ void Deadlines::watch(WorkerId id) {
   }
 }
 
-// When it is to be killed, or once more. Nothing: as things stand, never.
+// When to kill the worker, or kill it again. std::nullopt: as things are, never.
 std::optional<Time> Deadlines::deadline_of(WorkerId id, const Roster::Worker& worker) const {
   std::optional<Time> deadline;
   if (job_.roster.is_ending(id)) {
@@ -44,7 +44,7 @@ std::optional<Time> Deadlines::deadline_of(WorkerId id, const Roster::Worker& wo
     deadline = job_.start_deadline(worker);
   } else if (job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && worker.recoverable &&
              !job_.round.has_answered(worker.rank)) {
-    // A plain script need not answer at all, and a newcomer may still load what it trains on.
+    // A plain script need not answer at all, and a newcomer may still be loading its training data.
     deadline = std::max(prepared_at_, worker.recoverable_since) +
                (builds(worker) ? job_.config.start_timeout : job_.config.interrupt_timeout);
   }
@@ -63,7 +63,7 @@ std::string Deadlines::lateness_of(WorkerId id, const Roster::Worker& worker) co
                          : " did not leave its step within " + seconds_text(job_.config.interrupt_timeout));
 }
 
-// A member that has to make its state first: a newcomer, or one of another division of it.
+// A member that must first build its state: a newcomer, or one that has the state in another sharding.
 bool Deadlines::builds(const Roster::Worker& worker) const {
   return job_.placement.newcomer(worker.rank) || job_.holdings.sharding() != job_.holdings.kept_in();
 }

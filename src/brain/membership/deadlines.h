@@ -1,4 +1,4 @@
-// Who is late: workers that do not ask for a rank, members that do not leave their step, and those that are to end.
+// Who is late: workers that do not ask for a rank, members that do not leave their step, and workers that are to end.
 // Pure.
 #pragma once
 
@@ -10,11 +10,11 @@ class Deadlines {
  public:
   explicit Deadlines(Job& job) : job_(job) {}
 
-  // A generation was prepared: its members are to answer.
+  // A generation was prepared: its members must answer.
   void prepared();
-  // Sets its next deadline, after what it depends on has changed.
+  // Sets the worker's next deadline, after something it depends on has changed.
   void watch(WorkerId id);
-  // Whose time has come.
+  // Kills the workers whose deadline has passed.
   void kill_the_late();
 
  private:
@@ -24,7 +24,7 @@ class Deadlines {
 
   Job& job_;
   Time prepared_at_{};
-  Time look_at_members_ = Time::max();  // who has not answered Prepare by then gets a deadline of its own
+  Time look_at_members_ = Time::max();  // members that have not answered Prepare by then get a deadline of their own
 };
 
 }  // namespace keepstep::brain

@@ -38,7 +38,7 @@ void Holdings::begin(uint32_t generation, Version version, Rank world, bool is_s
     sharding_ = {generation, world};
   }
   if (!sharded_ || is_start) {
-    kept_in_ = sharding_;  // nothing is to be moved
+    kept_in_ = sharding_;  // nothing needs to be moved
   }
 }
 
@@ -63,7 +63,7 @@ std::optional<Holdings::Kept> Holdings::newest_kept(const Verdict& verdict, Iden
   const auto counts = [only](NodeId node) { return only == nullptr || only->contains(node); };
   std::vector<SealedWord> processes;
   for (const SealedWord& word : living) {
-    // A process that did not enter this division yet holds a part of another one.
+    // A process that has not entered this sharding yet holds a part of another one.
     if (!resharded && word.word.identity.generation >= sharding_.number) {
       processes.push_back(word);
     }
@@ -86,7 +86,7 @@ std::optional<Holdings::Kept> Holdings::newest_kept(const Verdict& verdict, Iden
   }
   if (kept_in_ != sharding_) {
     const auto found = newest_whole(verdict, identity, origin_, kept_in_, {}, copies, {}, nullptr);
-    // Until a step is done in the new division the old one has more copies.
+    // Until a step is done in the new sharding, the old one has more copies.
     if (found && (!best || found->version >= best->verdict.version)) {
       best = Kept{*found, kept_in_};
     }

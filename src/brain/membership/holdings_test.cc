@@ -15,7 +15,7 @@ TEST(Holdings, what_an_earlier_generation_saved_counts_up_to_where_a_later_one_b
   Holdings holdings;
   holdings.begin(1, 0, 2, true);
   holdings.begin(2, 10, 2, false);
-  holdings.begin(3, 7, 2, false);  // 8, 9 and 10 are done again
+  holdings.begin(3, 7, 2, false);  // 8, 9 and 10 are redone
   EXPECT_EQ(holdings.begun_below(8, 1), 7u);
   EXPECT_EQ(holdings.begun_below(9, 2), 7u);
   EXPECT_FALSE(holdings.begun_below(7, 1));

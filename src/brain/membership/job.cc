@@ -11,13 +11,13 @@ Job::Job(MembershipConfig given) : config(std::move(given)), round(Identity{conf
   require(config.repeat_after > Time{}, "what is not answered is repeated after a time");
   require(config.nodes >= 1 && config.nodes <= kMaxTableEntries, "a job has 1 to 65535 nodes");
   if (config.elastic) {
-    require(config.most_nodes >= config.nodes && config.ranks_per_node >= 1 && config.ranks_per_replica >= 1 &&
+    require(config.max_nodes >= config.nodes && config.ranks_per_node >= 1 && config.ranks_per_replica >= 1 &&
                 (config.ranks_per_node % config.ranks_per_replica == 0 ||
                  config.ranks_per_replica % config.ranks_per_node == 0),
             "an elastic job says how many nodes it may have, and its replicas fill nodes or parts of them");
-    config.world_size = config.most_nodes * config.ranks_per_node;
+    config.world_size = config.max_nodes * config.ranks_per_node;
   }
-  require(config.world_size <= kMaxWorldSize && most_ranks_of_a_node() <= 65535, "too many ranks, or too many a node");
+  require(config.world_size <= kMaxWorldSize && max_ranks_of_a_node() <= 65535, "too many ranks, or too many a node");
 }
 
 // ---- questions ----------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ std::optional<Holdings::Kept> Job::kept(const Verdict& verdict, bool resharded, 
   return holdings.newest_kept(verdict, round.identity(), living, resharded, only, missing);
 }
 
-uint32_t Job::most_ranks_of_a_node() const {
+uint32_t Job::max_ranks_of_a_node() const {
   return config.elastic ? config.ranks_per_node : (config.world_size + config.nodes - 1) / config.nodes;
 }
 
@@ -72,7 +72,7 @@ uint32_t Job::spares_of(NodeId node) const {
   if (config.elastic) {
     return config.spares + config.ranks_per_node - placement.ranks_on(node);
   }
-  return config.spares + (placement.has_ranks(node) ? 0 : most_ranks_of_a_node());
+  return config.spares + (placement.has_ranks(node) ? 0 : max_ranks_of_a_node());
 }
 
 // ---- workers ------------------------------------------------------------------------------------------------------

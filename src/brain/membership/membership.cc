@@ -37,7 +37,7 @@ Effects Membership::step(const Event& event, Time now) {
     take_found();
   }
   if (!tick || !job_.effects.empty()) {
-    forget_view();  // only ticks that change nothing need not look at all ranks again
+    forget_view();  // ticks that change nothing need not look at all ranks again
   }
   return std::exchange(job_.effects, {});
 }
@@ -45,10 +45,10 @@ Effects Membership::step(const Event& event, Time now) {
 // ---- gathering ----------------------------------------------------------------------------------------------------
 
 void Membership::on(const NodeJoined& event) {
-  if (event.endpoint.port_base + job_.most_ranks_of_a_node() > 65536) {
+  if (event.endpoint.port_base + job_.max_ranks_of_a_node() > 65536) {
     const std::string what = "node " + std::to_string(event.node) + " announced port base " +
                              std::to_string(event.endpoint.port_base) + ", too high for the ports of " +
-                             std::to_string(job_.most_ranks_of_a_node()) + " ranks";
+                             std::to_string(job_.max_ranks_of_a_node()) + " ranks";
     if (job_.phase == Phase::kWaiting) {
       phases_.end(1, what, "");
     } else {
@@ -59,7 +59,7 @@ void Membership::on(const NodeJoined& event) {
   const bool fresh = !job_.nodes.contains(event.node);
   const auto unused = std::count_if(job_.nodes.begin(), job_.nodes.end(),
                                     [this](const auto& node) { return job_.waits_unused(node.first); });
-  const uint32_t most = job_.config.elastic ? job_.config.most_nodes : job_.config.nodes;
+  const uint32_t most = job_.config.elastic ? job_.config.max_nodes : job_.config.nodes;
   if (fresh && job_.nodes.size() - static_cast<size_t>(unused) >= most + job_.config.spare_nodes) {
     job_.journal("refused", "node " + std::to_string(event.node) + " came when the job had all its nodes");
     return;
@@ -178,10 +178,11 @@ void Membership::on(const Progress& event) {
   }
 }
 
-// A save outlives the ranks that it is of, so this may be news of a generation that is no more. It counts unless a
-// later one began below it: that one does these steps again, maybe with other bits, and a start that went on from the
-// old ones would mix two histories. Its rank 0 has the save given up, or taken away (docs/design/checkpoints.md).
-// "Began" is that it was prepared: its ranks were told the version, and act on it, whatever else comes.
+// A save outlives the ranks it was made of, so this may be news of a generation that no longer exists. It counts unless
+// a later generation began below it: that one redoes these steps, maybe with other bits, and a start that continued
+// from the old ones would mix two histories. The later generation's rank 0 gives up or removes the save
+// (docs/design/checkpoints.md). A generation has begun once it was prepared: its ranks were told the version and act on
+// it, whatever else happens.
 void Membership::on(const Saved& event) {
   if (event.version <= job_.holdings.origin() || job_.holdings.precedes(event.generation)) {
     return;
@@ -281,7 +282,7 @@ void Membership::consider_size() {
       break;
     case What::kResize:
       phases_.resize();
-      take_found();  // whoever is housed then is of the world that follows from it
+      take_found();  // whoever gets a place afterwards belongs to the resulting world
       replacement_.reassign_lost_nodes();
       phases_.gather();
       break;
@@ -308,7 +309,7 @@ void Membership::on(const WorkerPaused& event) {
   if (job_.round.paused() < job_.round.members().size() || plain) {
     return;
   }
-  phases_.formed();  // a rank pauses only after that
+  phases_.formed();  // a rank pauses only after its generation formed
   const std::string because = sizing_->all_paused();
   if (job_.phase == Phase::kRunning) {
     phases_.seal(because);
@@ -325,7 +326,7 @@ void Membership::on(const Tick&) {
     return;
   }
   consider_size();
-  // While the job goes on without them, all of them had exited with 0.
+  // If the job runs without their ranks, all of these had exited with 0.
   const bool missed = job_.phase == Phase::kSealing || job_.phase == Phase::kGathering;
   if (const auto why = missed ? replacement_.nobody_came() : std::nullopt) {
     phases_.end(1, *why, "");

@@ -1,29 +1,29 @@
 // The coordinator's brain: who is in the job, which generation it is in, and what happens after a fault. Pure.
 //
-// One entrance: `step(event, now)` returns the effects, in the order in which the shell must carry them out. Repeated,
-// late and reordered events are harmless: each names a worker incarnation or an identity, and what is old or unknown
-// is ignored. Effects may get lost on the way: `Tick` repeats what has not been answered.
+// There is one entry point: `step(event, now)` returns the effects, in the order in which the shell must carry them
+// out. Repeated, late and reordered events are harmless: each names a worker incarnation or an identity, and outdated
+// or unknown ones are ignored. Effects may get lost: `Tick` repeats what has not been answered.
 //
-// What the shell must see to: events that answer nothing (Parked, Died, Exited, Faulted, Finished, Recoverable) arrive
-// at least once; a Kill for a worker that it does not know, or that is dead already, is answered with WorkerDied again;
-// a Prepare or Activate older than a Seal is dropped.
+// The shell must guarantee: events that answer nothing (Parked, Died, Exited, Faulted, Finished, Recoverable) arrive at
+// least once; a Kill for a worker that is unknown or already dead is answered with WorkerDied again; a Prepare or
+// Activate older than a Seal is dropped.
 //
 // A generation's life:
-//   gathering  every rank needs a worker that is parked (a spare, or one just spawned) or a survivor
+//   gathering  every rank needs a worker: a parked one (a spare, or one just spawned) or a survivor
 //   forming    Prepare is out; each member unwinds, maps its peers, and answers Ready with the state it holds. A plain
 //              script (no recoverable function) need not answer: it may do all its work here, until it exits with 0
-//   running    Activate is out: those that are empty hydrate from those that are clean, then train
+//   running    Activate is out: the empty members hydrate from the clean ones, then train
 //   sealing    a member died or raised, or the world is to change: words are sealed, the verdict follows from them
 //              (step_commit.h), then gathering again
-// Where the job is elastic, the world grows and shrinks between two generations (sizing.h): running members pause at
-// the end of a step, and are sealed there like after a fault. The job ends when all members finished or exited with 0,
-// when the ladder gives up, or when somebody asks. Who dies after Release is told of at that end: the others may still
-// write their last files. Members that are released and park again entered another recoverable function: once all that
-// live did, the job starts again with them, at version 0 (docs/design/functions.md).
+// If the job is elastic, the world grows and shrinks between two generations (sizing.h): running members pause at the
+// end of a step and are sealed there, as after a fault. The job ends when all members finished or exited with 0, when
+// the ladder gives up, or on request. A member that dies after Release is only reported at that end: the others may
+// still be writing their last files. Members that are released and park again have entered another recoverable
+// function: once all living ones have, the job starts again with them, at version 0 (docs/design/functions.md).
 //
-// Here are the events, and the rung that each fault takes. The facts are in the Job; what else there is to decide, its
-// parts do: what each phase does (phases.h), who is late (deadlines.h), which node goes and which takes its place
-// (node_replacement.h), who lies (corruption.h), how all processes are replaced (renewal.h), how large the job is
+// This class handles the events and picks the rung that each fault takes. The facts are in the Job. Its parts decide
+// the rest: what each phase does (phases.h), who is late (deadlines.h), which node goes and which takes its place
+// (node_replacement.h), who is corrupt (corruption.h), how all processes are replaced (renewal.h), how large the job is
 // (sizing.h), which workers are started (staffing.h).
 #pragma once
 
@@ -85,7 +85,7 @@ class Membership {
 
   void consider_size();
 
-  // membership_faults.cc: somebody is gone, or something broke; which rung it takes
+  // membership_faults.cc: something died or broke; which rung it takes
   void member_died(Rank rank, bool recoverable, int exit_code, const std::string& what, const std::string& traceback);
   void member_left(Rank rank, bool recoverable, const std::string& what);
   void died_late(const std::vector<Rank>& ranks, int exit_code, const std::string& what, const std::string& traceback);
@@ -95,7 +95,7 @@ class Membership {
   void confirm_exit(WorkerId worker);
   void take_rung(Fault fault);
   bool gives_up_growth(Rank rank, const std::string& what);
-  void take_found();  // the rungs of what the phases found
+  void take_found();  // the rungs of faults that the phases found
 
   Job job_;
   RecoveryLadder ladder_;

@@ -15,7 +15,7 @@ int exit_code_of(const WorkerDied& event) { return event.signal == 0 ? event.exi
 
 }  // namespace
 
-// ---- somebody is gone ---------------------------------------------------------------------------------------------
+// ---- something died -----------------------------------------------------------------------------------------------
 
 void Membership::on(const WorkerDied& event) {
   Worker* worker = job_.roster.find(event.worker);
@@ -31,7 +31,7 @@ void Membership::on(const WorkerDied& event) {
   }
   const bool was_member = worker->status == Status::kMember;
   const bool was_starting = worker->status == Status::kStarting;
-  // The early notice is enough where only a replacement follows. Elsewhere the exit code decides: wait for it.
+  // The early notice is enough if only a replacement follows. Otherwise the exit code decides: wait for it.
   if (!confirmed && (job_.round.released() || was_starting || (was_member && !worker->recoverable))) {
     return;
   }
@@ -44,7 +44,7 @@ void Membership::on(const WorkerDied& event) {
     member_died(worker->rank, worker->recoverable, exit_code_of(event), what, event.traceback);
     return;
   }
-  // A script that fails would fail again; a worker whose health check failed says nothing about the script.
+  // A script that failed would fail again; a worker whose health check failed says nothing about the script.
   if (was_starting && event.signal == 0 && event.exit_code != 0 && event.unfit.empty() && !job_.ever_formed) {
     phases_.end(event.exit_code, what + " before it asked for a rank", event.traceback);
     return;
@@ -52,7 +52,7 @@ void Membership::on(const WorkerDied& event) {
   if (!confirmed) {
     job_.fence(event.worker, what);
   }
-  // The unfit are counted by their agent, which gives its node up.
+  // Unfit workers are counted by their agent, which gives up its node.
   candidate_lost(*worker, event.unfit.empty(), exit_code_of(event), what, event.traceback);
 }
 
@@ -63,17 +63,17 @@ void Membership::on(const WorkerHung& event) {
   }
   const Rank rank = worker->rank;
   const std::string what = who_text(true, rank, event.worker, event.pid) + " hangs: " + event.because;
-  job_.journal("fault_noticed", what,
+  job_.journal("fault_detected", what,
                {{"worker", int64_t{event.worker}},
                 {"rank", int64_t{rank}},
                 {"pid", event.pid},
-                {"noticed_by", std::string("hang")},
+                {"detected_by", std::string("hang")},
                 {"signal", int64_t{-1}},
                 {"exit_code", int64_t{0}},
                 {"kind", std::string("hang")},
                 {"idle_s", std::chrono::duration<double>(event.idle).count()}});
   if (!worker->recoverable || job_.round.released()) {
-    job_.kill(event.worker, what);  // the exit of such a worker decides what follows
+    job_.kill(event.worker, what);  // this worker's exit decides what follows
     return;
   }
   job_.retire(event.worker);
@@ -81,7 +81,7 @@ void Membership::on(const WorkerHung& event) {
   member_died(rank, true, 1, what, "");
 }
 
-// All that a node had is gone at once: one fault, whatever it held.
+// Everything on a node is gone at once: one fault, whatever it held.
 void Membership::on(const NodeLost& event) {
   if (job_.nodes.erase(event.node) == 0) {
     return;
@@ -99,9 +99,9 @@ void Membership::on(const NodeLost& event) {
   }
   const std::vector<WorkerId> gone = job_.lose_workers_of(event.node);
   job_.leaving_nodes.erase(event.node);
-  job_.journal("fault_noticed", what,
+  job_.journal("fault_detected", what,
                {{"lost_node", int64_t{event.node}},
-                {"noticed_by", std::string("connection")},
+                {"detected_by", std::string("connection")},
                 {"workers", std::vector<int64_t>(gone.begin(), gone.end())},
                 {"ranks", std::vector<int64_t>(members.begin(), members.end())},
                 {"kind", std::string("node")}});
@@ -115,20 +115,21 @@ void Membership::on(const NodeLost& event) {
     died_late(members, 1, what, "");
     return;
   }
-  if (job_.placement.first_node() == event.node && replacement_.place_of(event.node) != NodePlace::kOnly) {
-    // It may have recorded a decision that nobody else has heard of (step_commit.h): no verdict is safe any more.
+  if (job_.placement.first_node() == event.node &&
+      replacement_.replaceability_of(event.node) != Replaceability::kOnly) {
+    // It may have recorded a decision that nobody else knows of (step_commit.h): no verdict is safe any more.
     phases_.end(1, what + ", and with it what rank 0 knew of the last step", "");
     return;
   }
   replacement_.lose(event.node, what);
   if (job_.placement.unassigned().empty()) {
     keep_spares(job_);
-    phases_.gather();  // it may have waited for exits on that node
+    phases_.gather();  // gathering may have waited for exits on that node
     return;
   }
   replacement_.reassign_lost_nodes();
   if (members.empty() && (job_.phase == Phase::kForming || job_.phase == Phase::kRunning)) {
-    phases_.check_finished();  // they had exited with 0 already, and left nothing that is missed
+    phases_.check_finished();  // its members had exited with 0 already, and are not missed
   } else {
     if (!job_.placement.unassigned().empty()) {
       replacement_.tell_of_waiting(event.node);
@@ -143,11 +144,11 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
     fields.push_back({"rank", int64_t{worker.rank}});
   }
   fields.insert(fields.end(), {{"pid", worker.pid},
-                               {"noticed_by", event.noticed_by},
+                               {"detected_by", event.detected_by},
                                {"signal", int64_t{event.signal}},
                                {"exit_code", int64_t{event.exit_code}},
                                {"kind", std::string(event.unfit.empty() ? "death" : "unfit")}});
-  job_.journal("fault_noticed", because, std::move(fields));
+  job_.journal("fault_detected", because, std::move(fields));
 }
 
 void Membership::member_died(Rank rank, bool recoverable, int exit_code, const std::string& what,
@@ -172,8 +173,8 @@ void Membership::member_died(Rank rank, bool recoverable, int exit_code, const s
   }
 }
 
-// All steps are done, and the others may still write their last files: they are left to it. Whoever waits for the dead
-// is interrupted.
+// All steps are done, and the others may still be writing their last files: they are left to finish. Any rank that
+// waits for the dead one is interrupted.
 void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const std::string& what,
                            const std::string& traceback) {
   if (ranks.empty()) {
@@ -224,7 +225,7 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
       break;
     case Phase::kForming: {
       if (!recoverable) {
-        phases_.check_finished();  // a plain script answers no Prepare: its end is all it says
+        phases_.check_finished();  // a plain script answers no Prepare: its exit is its only message
         phases_.check_left_behind();
         break;
       }
@@ -240,7 +241,7 @@ void Membership::member_left(Rank rank, bool recoverable, const std::string& wha
   }
 }
 
-// A spare, or a worker that was to get a rank, is lost before it was a member.
+// A spare, or a worker that was to get a rank, is lost before it became a member.
 void Membership::candidate_lost(const Worker& worker, bool counts, int exit_code, const std::string& what,
                                 const std::string& traceback) {
   Roster::LostStarts& lost = job_.roster.lost_starts(worker.node);
@@ -275,7 +276,7 @@ void Membership::on(const WorkerFaulted& event) {
   }
   const std::string what =
       event.digests
-          ? event.what  // who is wrong, the words will tell; it need not be the one that found it
+          ? event.what  // the words will show who is wrong; not necessarily the one that noticed
           : who_text(true, worker->rank, event.worker, worker->pid) +
                 (event.step == 0      ? " failed before its first step: "
                  : event.after_commit ? " failed after the commit of step " + std::to_string(event.step) + ": "
@@ -285,14 +286,14 @@ void Membership::on(const WorkerFaulted& event) {
   if (!event.digests) {
     fields = {{"worker", int64_t{event.worker}}, {"rank", int64_t{worker->rank}}, {"pid", worker->pid}};
   }
-  fields.insert(fields.end(), {{"noticed_by", std::string(event.digests ? "vote" : "worker")},
+  fields.insert(fields.end(), {{"detected_by", std::string(event.digests ? "vote" : "worker")},
                                {"signal", int64_t{0}},
                                {"exit_code", int64_t{0}},
                                {"kind", std::string(event.link      ? "link"
                                                     : event.digests ? "digests"
                                                                     : "exception")},
                                {"step", static_cast<int64_t>(event.step)}});
-  job_.journal("fault_noticed", what, std::move(fields));
+  job_.journal("fault_detected", what, std::move(fields));
   if (event.fatal && !gives_up_growth(worker->rank, what)) {
     phases_.end(1, what, event.traceback);
     return;
@@ -300,12 +301,12 @@ void Membership::on(const WorkerFaulted& event) {
   if (event.link) {
     replacement_.link_reported(worker->node);
   }
-  // Ranks that raise in one attempt are one fault; after a Seal it is the interruption that raised.
+  // Ranks that raise in one attempt are one fault; after a Seal, the interruption itself raised.
   if (job_.phase == Phase::kForming || job_.phase == Phase::kRunning) {
     const FaultKind lives = event.link ? FaultKind::kLink : event.digests ? FaultKind::kDigests : FaultKind::kException;
     const FaultKind kind = job_.survivors_recoverable(true) ? lives : FaultKind::kPlainDeath;
-    // Each end of a link says where it stood itself: one may still wait for the step before, or for the generation. All
-    // mean the step that does not come about.
+    // Each end of a link reports its own step: one may still wait for the previous step, or for the generation. Both
+    // mean the step that does not get done.
     const Step step = event.link ? std::max(event.step, job_.current_step()) : event.step;
     Fault fault{kind, worker->rank, step, 1, what, event.traceback};
     fault.after_commit = event.after_commit;
@@ -322,7 +323,7 @@ void Membership::take_rung(Fault fault) {
   if (fault.rank < job_.round.members().size()) {
     const NodeId node = job_.round.members()[fault.rank].node;
     fault.node = fault.kind == FaultKind::kLink ? replacement_.end_to_blame(node) : node;
-    fault.place = replacement_.place_of(fault.node);
+    fault.replaceability = replacement_.replaceability_of(fault.node);
   }
   const LadderDecision decision = ladder_.on_fault(fault, job_.now);
   std::vector<Field> fields = {{"rung", std::string(name(decision.rung))}};

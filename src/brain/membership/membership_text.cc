@@ -5,7 +5,7 @@
 namespace keepstep::brain {
 namespace {
 
-// Linux's numbers; <csignal> has only the six of the C standard.
+// Linux's signal numbers; <csignal> has only the six of the C standard.
 std::string signal_text(int signal) {
   switch (signal) {
     case 1:

@@ -1,4 +1,4 @@
-// The words of the membership brain's reasons. Internal to src/brain/.
+// Texts for the membership brain's reasons. Internal to src/brain/.
 #pragma once
 
 #include <string>

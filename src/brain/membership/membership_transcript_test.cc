@@ -77,14 +77,14 @@ class Scene {
     config.ladder.replacements_per_step = static_cast<int>(line.number("replacements_per_step", 3));
     config.ladder.faults_per_node = static_cast<int>(line.number("faults_per_node", 3));
     if (line.has("max_nodes")) {
-      config.most_nodes = static_cast<uint32_t>(line.number("max_nodes"));
+      config.max_nodes = static_cast<uint32_t>(line.number("max_nodes"));
       config.ranks_per_node = static_cast<uint32_t>(line.number("ranks_per_node", 1));
       config.ranks_per_replica = static_cast<uint32_t>(line.number("ranks_per_replica", 1));
       config.start_grace = std::chrono::milliseconds(line.number("start_grace_ms"));
       ElasticConfig elastic;
       elastic.min_replicas = static_cast<uint32_t>(line.number("min_replicas", 1));
       elastic.max_replicas = static_cast<uint32_t>(
-          line.number("max_replicas", config.most_nodes * config.ranks_per_node / config.ranks_per_replica));
+          line.number("max_replicas", config.max_nodes * config.ranks_per_node / config.ranks_per_replica));
       elastic.min_between_changes = {};
       elastic.scale_up_snooze = {};
       elastic.scaling_timeout = std::chrono::seconds(line.number("scaling_timeout_s", 5));
@@ -110,7 +110,7 @@ class Scene {
             parity(line)};
   }
 
-  // "0@117,1@117": rank and version; "0@117@2": of the sharding of generation 2, otherwise of 1
+  // "0@117,1@117": rank and version; "0@117@2": in the sharding of generation 2 (the default is 1)
   static std::vector<ShardCopy> copies(const Line& line) {
     std::vector<ShardCopy> copies;
     for (const std::string& text : split(line.text("copies"), ',')) {
@@ -121,7 +121,7 @@ class Scene {
     return copies;
   }
 
-  // "0.2:1@117": the second row of the parity of ranks 0 and 2, and its version
+  // "0.2:1@117": the second parity row of ranks 0 and 2, and its version
   static std::vector<ParityCopy> parity(const Line& line) {
     std::vector<ParityCopy> parity;
     for (const std::string& text : split(line.text("parity"), ',')) {
@@ -143,7 +143,7 @@ class Scene {
   }
 
   // "0:yes@118/clean@117 1:open@118"; an older word: "2:yes@118#3" (generation 3). With digests of the gradients and
-  // the state: "0:yes@118~7" and "0:yes@118~7.9"
+  // the state: "0:yes@118~7" and "0:yes@118~7.9".
   std::vector<SealedWord> words(const Line& line) const {
     std::vector<SealedWord> words;
     for (const std::string& text : split(line.text("words"), ',')) {
@@ -230,7 +230,7 @@ class Scene {
                         pid,
                         std::stoi(signal),
                         static_cast<int>(line.number("exit_code")),
-                        line.text("noticed_by", "pidfd"),
+                        line.text("detected_by", "pidfd"),
                         line.text("traceback"),
                         line.text("unfit")};
     }
@@ -309,9 +309,9 @@ class Scene {
     lines_.push_back("end_job exit_code=" + std::to_string(effect.exit_code) + " message=" + quoted(message) +
                      (effect.traceback.empty() ? "" : " traceback=" + quoted(effect.traceback)));
   }
-  // Without journal=full only the lines that say why, without their fields.
+  // Without journal=full, shows only lines that give a reason, without their fields.
   void show(const Journal& effect) {
-    const bool says_why = effect.event == "rung" || effect.event == "fault_noticed" || effect.event == "restart" ||
+    const bool says_why = effect.event == "rung" || effect.event == "fault_detected" || effect.event == "restart" ||
                           effect.event == "kill" || effect.event == "spares_given_up" ||
                           effect.event == "failure_outlived" || effect.event == "restart_with_state" ||
                           effect.event == "node_replaced" || effect.event == "node_kept" ||

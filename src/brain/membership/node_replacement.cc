@@ -7,21 +7,21 @@
 
 namespace keepstep::brain {
 
-NodePlace NodeReplacement::place_of(NodeId node) const {
-  if ((job_.config.elastic ? job_.config.most_nodes : job_.config.nodes) + job_.config.spare_nodes == 1) {
-    return NodePlace::kOnly;
+Replaceability NodeReplacement::replaceability_of(NodeId node) const {
+  if ((job_.config.elastic ? job_.config.max_nodes : job_.config.nodes) + job_.config.spare_nodes == 1) {
+    return Replaceability::kOnly;
   }
   if (job_.placement.first_node() == node) {
-    return NodePlace::kHasRank0;
+    return Replaceability::kHasRank0;
   }
   if (!job_.nodes.contains(node)) {
-    return NodePlace::kGone;
+    return Replaceability::kGone;
   }
   const bool spare = std::any_of(job_.nodes.begin(), job_.nodes.end(), [this, node](const auto& each) {
     return !job_.placement.has_ranks(each.first) && !job_.bad_nodes.contains(each.first) &&
            (!job_.config.elastic || job_.roster.parked_on(each.first) >= job_.placement.ranks_on(node));
   });
-  return spare ? NodePlace::kReplaceable : NodePlace::kNoSpare;
+  return spare ? Replaceability::kReplaceable : Replaceability::kNoSpare;
 }
 
 NodeId NodeReplacement::end_to_blame(NodeId reporter) const {
@@ -46,7 +46,7 @@ void NodeReplacement::give_up(NodeId node) {
 void NodeReplacement::count_lies(const std::vector<RankDigest>& odd, const std::string& because) {
   for (const RankDigest& each : odd) {
     const NodeId node = job_.round.members()[each.rank].node;
-    if (!ladder_.on_digest_mismatch(node, place_of(node), job_.now) || leaving_) {
+    if (!ladder_.on_digest_mismatch(node, replaceability_of(node), job_.now) || leaving_) {
       continue;
     }
     give_up(node);
@@ -65,10 +65,10 @@ void NodeReplacement::vacate() {
   const NodeId node = *leaving_;
   leaving_.reset();
   if (!job_.nodes.contains(node)) {
-    return;  // lost meanwhile
+    return;  // it was lost in the meantime
   }
-  // What only this node has would be lost with it: the state, or a capsule whose copy another process had, one that
-  // died at the same time or has none yet.
+  // Whatever only this node has would be lost with it: the state, or a capsule whose other copy was in a process that
+  // died at the same time or does not have it yet.
   bool others_have_all = true;
   bool others_hold_state = job_.version == 0;
   if (job_.holdings.sharded()) {
@@ -127,11 +127,11 @@ void NodeReplacement::reassign_lost_nodes() {
   }
 }
 
-// Of the nodes without ranks the one with the fewest faults. The lost one may have come back, with another agent. A
+// Of the nodes without ranks, the one with the fewest faults. The lost one may have come back, with another agent. A
 // node whose ranks were taken away is better than none.
 std::optional<NodeId> NodeReplacement::replacement_for(NodeId lost) const {
-  std::optional<std::tuple<int, int, NodeId>> best;  // the least is the best
-  // An elastic job would rather go on smaller than wait for a node that is not ready. If it may not, any will do.
+  std::optional<std::tuple<int, int, NodeId>> best;  // the lowest is the best
+  // An elastic job shrinks rather than wait for a node that is not ready. If it may not shrink, any node will do.
   const bool only_ready =
       job_.config.elastic && job_.now - unassigned_since_ <= job_.config.elastic->faulty_scale_down_timeout;
   for (const auto& [node, endpoint] : job_.nodes) {
@@ -146,7 +146,7 @@ std::optional<NodeId> NodeReplacement::replacement_for(NodeId lost) const {
   return best ? std::optional(std::get<NodeId>(*best)) : std::nullopt;
 }
 
-// An elastic job goes on smaller first, if it may.
+// An elastic job first shrinks, if it may.
 Time NodeReplacement::timeout() const {
   const MembershipConfig& config = job_.config;
   return config.node_timeout + (config.elastic ? config.elastic->faulty_scale_down_timeout : Time{});

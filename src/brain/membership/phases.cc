@@ -40,7 +40,8 @@ void Phases::gather() {
   }
 }
 
-// A script that never asks for a rank: its processes just end. True if so; then the job is over, one way or another.
+// A script that never asks for a rank: its processes just end. Returns true in that case; then the job is over, one way
+// or another.
 bool Phases::all_left() {
   const std::vector<Slot>& slots = job_.placement.slots();
   const auto stays = std::find_if(slots.begin(), slots.end(), [](const Slot& slot) { return !slot.left; });
@@ -116,7 +117,7 @@ void Phases::send_prepare() {
   job_.emit(job_.round.prepare());
 }
 
-// A plain rank ended while others already wait for it to form a process group with them: nothing will ever come.
+// A plain rank exited while others already wait to form a process group with it: it will never come.
 void Phases::check_left_behind() {
   if (job_.phase == Phase::kForming && job_.round.all_wait_for_exited()) {
     end(1,
@@ -141,7 +142,7 @@ void Phases::activate() {
       find(Fault{FaultKind::kNoSource, 0, job_.current_step(), 1, what, ""});
       return;
     }
-    // A function after the first one begins with what its processes brought along, where some did.
+    // Functions after the first one start with the state that their processes brought along, if any did.
     const bool starts = job_.version == 0 && (activate.sources.empty() || (job_.functions > 0 && !job_.ever_formed));
     if (starts && !job_.holdings.sharded()) {
       const Rank first = activate.sources.empty() ? activate.targets.front() : activate.sources.front();
@@ -171,7 +172,7 @@ void Phases::send_activate() {
 
 // ---- running ------------------------------------------------------------------------------------------------------
 
-// After the verdict this comes too late: the round is still the old one, but the slots are those of the next
+// If this comes after the verdict, it is too late: the round is still the old one, but the slots belong to the next
 // generation.
 void Phases::formed() {
   const bool of_members = job_.phase == Phase::kRunning || job_.phase == Phase::kSealing;
@@ -195,7 +196,7 @@ void Phases::remember_formed() {
   job_.placement.form(job_.round.members());
 }
 
-// Of a generation that formed: only its members are still asked for, alive or not.
+// Once a generation has formed, only its members are still needed, alive or not.
 void Phases::forget_the_gone() {
   if (!job_.round.formed() || job_.phase != Phase::kRunning) {
     return;
@@ -264,7 +265,7 @@ bool Phases::resize() {
   return false;
 }
 
-// All members of a plain script have exited with 0. True: the job goes on.
+// All members of a plain script have exited with 0. True: the job continues.
 bool Phases::begins_again() {
   const std::optional<Sizing::Resize> wanted = sizing_ ? sizing_->begins_again() : std::nullopt;
   if (!wanted) {
@@ -298,7 +299,7 @@ void Phases::clear_for_restart(const std::string& because) {
   }
   for (const auto& [id, worker] : job_.roster.all()) {
     if (worker.left && worker.status != Status::kGone) {
-      job_.end_worker(id, because);  // with a state that the new start must not take for its own
+      job_.end_worker(id, because);  // it has a state that the new start must not mistake for its own
       job_.roster.await_exit(id);
     }
   }
@@ -322,8 +323,8 @@ void Phases::start_over(Cause cause, const std::string& because) {
   job_.phase = Phase::kGathering;
 }
 
-// All members that live wait for a rank, in another recoverable function: the job starts again with these processes.
-// Those that wait as spares do so in the function that is over: others take their place.
+// All living members wait for a rank in another recoverable function: the job starts again with these processes.
+// Waiting spares are still in the function that is over: new ones replace them.
 void Phases::next_function() {
   const std::string because = "all ranks returned from the training function, and entered another one";
   ++job_.functions;

@@ -1,5 +1,5 @@
-// A generation's life, from gathering to the end (membership.h has the picture): what each phase does, and what the
-// sealed words come to. Pure.
+// A generation's life, from gathering to the end (membership.h gives an overview): what each phase does, and what
+// becomes of the sealed words. Pure.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@
 
 namespace keepstep::brain {
 
-// It writes the Job's phase, versions, verdict and round. A fault that it finds (no source is left of the state) it
-// leaves in take_found(), and does nothing more; Membership takes the ladder's rung for it.
+// Writes the Job's phase, versions, verdict and round. If it finds a fault (no source of the state is left), it stores
+// it for take_found() and does nothing more; Membership takes the ladder's rung for it.
 class Phases {
  public:
   Phases(Job& job, RecoveryLadder& ladder, Deadlines& deadlines, NodeReplacement& replacement, Corruption& corruption,
@@ -49,7 +49,7 @@ class Phases {
   void check_finished();
   void release();
   void pause();
-  bool resize();  // false: it found a fault
+  bool resize();  // false: found a fault
 
   // ---- sealing ----
   void seal(const std::string& because);

@@ -27,17 +27,17 @@ void Phases::seal(const std::string& because) {
   conclude_if_sealed();
 }
 
-// A member whose node sent no word of it is dead there, and the notice is on its way: without waiting for it, the last
-// survivor's death could pass for a verdict at the floor. Before Activate nobody can have voted, and a node that missed
-// Prepare knows nothing of its newcomers: that it answered is enough. Afterwards a node whose members are all dead is
-// awaited too, as long as others live: it may know that one of them had not voted.
+// A member without a word from its node is dead there, and the notice is on its way. Without waiting for it, the last
+// survivor's death could be mistaken for a verdict at the floor. Before Activate nobody can have voted, and a node that
+// missed Prepare knows nothing of its newcomers, so it is enough that it answered. After Activate, a node whose members
+// are all dead is awaited too, as long as others are alive: it may know that one of its members had not voted.
 void Phases::conclude_if_sealed() {
   if (job_.round.awaits_words()) {
     return;
   }
-  // A lost node never answers, nor does one of the same name that came back: its agent is another.
+  // A lost node never answers, and neither does one that came back under the same id: it has another agent.
   const bool all_answered = (!job_.round.activated() && !job_.holdings.sharded()) || job_.round.all_nodes_answered();
-  // Where state is sharded, nodes without a living member are awaited too: they hold copies.
+  // If state is sharded, nodes without a living member are awaited too: they hold copies.
   const bool nobody = !job_.holdings.sharded() && !job_.anybody_alive();
   if (all_answered || nobody) {
     conclude();
@@ -60,7 +60,7 @@ void Phases::conclude() {
   }
   const Verdict& verdict = *found;
   if (reached.version > job_.version) {
-    remember_formed();  // who committed a step had formed, also where that step is done again
+    remember_formed();  // ranks that committed a step had formed, even if that step is redone
   }
   if (verdict.version > job_.version) {
     job_.roster.forget_lost_starts();
@@ -90,7 +90,8 @@ void Phases::conclude() {
   }
 }
 
-// The verdict is a redo already where ranks voted for different things. False: it cannot go on so, or the job ended.
+// If ranks voted for different things, the verdict is already a redo. False: the job cannot continue like this, or has
+// ended.
 bool Phases::judge(const std::vector<SealedWord>& words) {
   using What = Corruption::Judgement::What;
   const Corruption::Judgement judged = corruption_.judge(words);
@@ -110,7 +111,7 @@ bool Phases::judge(const std::vector<SealedWord>& words) {
   return true;
 }
 
-// Without a word of one: it died. Or its node missed Prepare; then it still stands where it was sealed before.
+// A member without a word died, or its node missed Prepare. In the latter case it is still where it was sealed before.
 void Phases::note_what_they_hold() {
   for (const Member& member : job_.round.members()) {
     const auto found = job_.round.words().find(member.rank);
@@ -122,7 +123,7 @@ void Phases::note_what_they_hold() {
   }
 }
 
-// See Job::kept. Nothing: there is none, which is found.
+// See Job::kept. std::nullopt: there is none, and this is recorded as a found fault.
 std::optional<Holdings::Kept> Phases::kept_or_found(const Verdict& verdict, bool resharded,
                                                     const std::set<NodeId>* only) {
   std::string missing;
@@ -133,7 +134,7 @@ std::optional<Holdings::Kept> Phases::kept_or_found(const Verdict& verdict, bool
   return found;
 }
 
-// Sharded state may have to go back to a version that is whole. Nothing: there is none.
+// Sharded state may have to go back to a version that is whole. std::nullopt if there is none.
 std::optional<Verdict> Phases::whole(const Verdict& verdict) {
   if (!job_.holdings.sharded()) {
     return verdict;
@@ -142,7 +143,7 @@ std::optional<Verdict> Phases::whole(const Verdict& verdict) {
   return found ? std::optional(found->verdict) : std::nullopt;
 }
 
-// Whom the verdict counted on may have died since, or have no ranks any more. False: no version is whole any more.
+// Those the verdict relied on may have died since, or have lost their ranks. False: no version is whole any more.
 bool Phases::still_whole() {
   if (!job_.holdings.sharded() || !job_.decided || job_.decided->identity != job_.round.identity()) {
     return true;
@@ -159,7 +160,7 @@ bool Phases::still_whole() {
   return true;
 }
 
-// `reached`: the version before it turned out that not all of it is left.
+// `reached`: the version decided before it was known which parts are left.
 void Phases::journal_verdict(const Verdict& verdict, Version reached) {
   std::vector<Field> fields = {{"step", static_cast<int64_t>(verdict.forward ? job_.version : job_.version + 1)},
                                {"version", static_cast<int64_t>(job_.version)},

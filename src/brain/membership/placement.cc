@@ -86,7 +86,7 @@ void Placement::survive() {
   }
 }
 
-// ---- homes --------------------------------------------------------------------------------------------------------
+// ---- ranks whose node is lost or given up -------------------------------------------------------------------------
 
 std::vector<Rank> Placement::unassigned_of(NodeId node) const {
   std::vector<Rank> ranks;

@@ -78,7 +78,7 @@ TEST(Placement, state_is_dealt_anew_where_a_place_has_another_rank_or_the_world_
   const Placement placement = three_nodes();
   std::vector<Placement::Slot> slots = placement.slots();
   EXPECT_FALSE(placement.reshards(slots));
-  slots[5].node = 8;  // another place for the rank: nobody there has another one
+  slots[5].node = 8;  // another place for the rank: nobody there has another rank
   EXPECT_FALSE(placement.reshards(slots));
   std::swap(slots[0], slots[1]);
   EXPECT_TRUE(placement.reshards(slots));

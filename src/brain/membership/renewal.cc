@@ -37,7 +37,7 @@ void Renewal::renew() {
       stay.insert(old_ones[i]);
     }
     if (stay.empty()) {
-      return;  // whether anybody has the state will be known when all are ready; then this is tried again
+      return;  // once all are ready it is known whether anybody has the state; then this is retried
     }
   }
   std::vector<int64_t> replaced;
@@ -49,7 +49,7 @@ void Renewal::renew() {
     (stay.contains(member.worker) ? stayed : replaced).push_back(member.rank);
   }
   if (replaced.empty() && job_.round.members().size() == 1) {
-    outdated_.clear();  // the world shrank to one rank meanwhile: nobody else could keep the state for it
+    outdated_.clear();  // the world shrank to one rank in the meantime: nobody else could keep the state for it
     return;
   }
   job_.journal("restart_with_state", job_.because,
@@ -62,7 +62,7 @@ void Renewal::renew() {
   outdated_ = std::move(stay);
 }
 
-// At the job's end this interrupts no rank.
+// Interrupts no rank at the end of the job.
 bool Renewal::goes_on() {
   std::erase_if(outdated_, [this](WorkerId id) { return job_.roster.at(id).status != Roster::Status::kMember; });
   if (outdated_.empty() || job_.phase != Phase::kRunning || job_.round.released() || job_.round.anybody_through()) {

@@ -1,7 +1,8 @@
 // Rung 3 of the ladder: every process is replaced, and the state comes from those that hold it. Pure.
 //
-// In two halves, so that the state is never in one process alone where it was in several: of the clean members every
-// second one stays while all others are replaced and hydrated; once that generation has formed, those that stayed are.
+// This happens in two halves, so that the state is never in one process alone if it was in several. Of the clean
+// members, every second one stays while all others are replaced and hydrated. Once that generation has formed, those
+// that stayed are replaced.
 #pragma once
 
 #include "brain/membership/job.h"
@@ -12,10 +13,10 @@ class Renewal {
  public:
   explicit Renewal(Job& job) : job_(job) {}
 
-  void begin();  // all that live now are to be replaced, after the verdict
-  // The verdict is out: ends those that go now.
+  void begin();  // all that are alive now are to be replaced, after the verdict
+  // The verdict is out: ends those whose turn it is.
   void renew();
-  // The generation has formed: the new processes have the state. True: others are to go, after another verdict.
+  // The generation has formed: the new processes have the state. True if others are to go, after another verdict.
   bool goes_on();
   void forget();
 

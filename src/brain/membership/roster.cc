@@ -52,7 +52,7 @@ std::vector<WorkerId> Roster::lose(NodeId node) {
       lived.push_back(id);
       worker.status = Status::kGone;
     }
-    unconfirmed_.erase(id);  // nobody is left there to confirm it
+    unconfirmed_.erase(id);  // nobody is left on that node to confirm it
     ending_.erase(id);
   }
   spares_.erase(node);

@@ -30,7 +30,7 @@ TEST(Roster, whoever_is_due_comes_once_in_the_order_of_time_and_the_forgotten_do
   const WorkerId forgotten = roster.add(0, {});
   roster.look_again(late, seconds(3));
   roster.look_again(early, seconds(9));
-  roster.look_again(early, seconds(2));  // the earliest counts
+  roster.look_again(early, seconds(2));  // the earliest one wins
   roster.look_again(early, seconds(5));
   roster.look_again(forgotten, seconds(1));
   roster.retire(forgotten);

@@ -46,7 +46,7 @@ void Round::seal(std::set<Rank> awaited) {
   paused_.clear();
   sealed_nodes_.clear();
   words_.clear();
-  outcomes_.clear();
+  results_.clear();
   awaited_ = std::move(awaited);
 }
 
@@ -60,7 +60,7 @@ bool Round::take(const Sealed& answer) {
     }
   }
   if (answer.mean_step != 0) {
-    outcomes_[answer.mean_step] = {answer.mean_loss, answer.mean_flags};
+    results_[answer.mean_step] = {answer.mean_loss, answer.mean_flags};
   }
   if (!activated_ && ranks != ranks_of_.end()) {
     for (const Rank rank : ranks->second) {
@@ -84,9 +84,9 @@ std::vector<SealedWord> Round::all_words() const {
   return words;
 }
 
-std::optional<Round::Outcome> Round::outcome(Step step) const {
-  const auto found = outcomes_.find(step);
-  return found == outcomes_.end() ? std::nullopt : std::optional(found->second);
+std::optional<Round::StepResult> Round::outcome(Step step) const {
+  const auto found = results_.find(step);
+  return found == results_.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace keepstep::brain

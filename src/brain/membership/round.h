@@ -1,7 +1,7 @@
-// One generation as a value: who its members are, how far it came, and what its seal found. Pure.
+// One generation as a value: who its members are, how far it got, and what its seal found. Pure.
 //
-// Membership keeps the newest one. What comes of another generation is late and finds no way in: each event names an
-// identity, and a rank's news its worker.
+// Membership keeps the newest one. News of another generation is late and is rejected: each event names an identity,
+// and a rank's news also its worker.
 #pragma once
 
 #include <map>
@@ -27,25 +27,25 @@ class Round {
     return rank < members().size() && members()[rank].worker == worker;
   }
   bool has_several_nodes() const { return ranks_of_.size() > 1; }
-  // Since it was prepared. One that comes back knows nothing of it.
+  // Since it was prepared. A node that comes back knows nothing of this generation.
   void lose(NodeId node) { lost_nodes_.insert(node); }
   bool has_lost(NodeId node) const { return lost_nodes_.contains(node); }
 
   // ---- forming ----
-  // What each member answered to Prepare. False: it had answered.
+  // What each member answered to Prepare. False if it had already answered.
   bool answer(Rank rank, StateWord state) { return answers_.emplace(rank, state).second; }
   const std::map<Rank, StateWord>& answers() const { return answers_; }
   bool has_answered(Rank rank) const { return answers_.contains(rank); }
   bool all_answered() const { return answers_.size() == members().size(); }
   void activate(Activate activate) { activated_ = std::move(activate); }
   const std::optional<Activate>& activated() const { return activated_; }
-  // All members are clean at its version. False: that was known, or it was never activated.
+  // All members are clean at its version. False if that was known already, or if it was never activated.
   bool form();
   bool formed() const { return formed_; }
   // All members committed a step.
   void step() { stepped_ = true; }
   bool stepped() const { return stepped_; }
-  // Members wait at the end of a step, or before the first. False: this one did.
+  // Members wait at the end of a step, or before the first. False if this one was already waiting.
   bool pause(Rank rank) { return paused_.insert(rank).second; }
   size_t paused() const { return paused_.size(); }
 
@@ -56,7 +56,7 @@ class Round {
   bool anybody_through() const { return !finished_.empty() || !exited_.empty(); }
   bool all_exited() const { return exited_.size() == members().size(); }
   bool all_through() const;  // finished or exited
-  // One exited, and all others have answered: they wait for it.
+  // Some exited, and all others have answered: they wait for those.
   bool all_wait_for_exited() const;
   void release() { released_ = true; }
   bool released() const { return released_; }
@@ -65,33 +65,33 @@ class Round {
     std::string what;
     std::string traceback;
   };
-  // Members died since they were released.
+  // Members that died after they were released.
   void die_late(const std::vector<Rank>& ranks, LateDeath death);
   const std::vector<LateDeath>& late_deaths() const { return late_deaths_; }
   // A member entered the next recoverable function, and waits for a rank.
   void call_again(Rank rank) { called_again_.insert(rank); }
   bool anybody_called_again() const { return !called_again_.empty(); }
   Rank first_called_again() const { return *called_again_.begin(); }
-  // One that lives and did not, or that ended by itself: with it nothing will come of the next function.
+  // A member that is alive and has not called again, or that ended on its own: it rules out the next function.
   std::optional<Rank> not_called_again() const;
 
   // ---- its seal ----
-  // The words of `awaited` come, or news of their deaths.
+  // Either the words of `awaited` arrive, or news of their deaths.
   void seal(std::set<Rank> awaited);
-  // A node's answer. True: the first of a node with ranks.
+  // A node's answer. True if it is the first one of a node with ranks.
   bool take(const Sealed& answer);
   void await_no_longer(Rank rank) { awaited_.erase(rank); }
   bool awaits_words() const { return !awaited_.empty(); }
-  // Each node with ranks answered, or is lost.
+  // Each node with ranks has answered or is lost.
   bool all_nodes_answered() const;
   size_t nodes_answered() const { return sealed_nodes_.size(); }
   const std::map<Rank, SealedWord>& words() const { return words_; }
   std::vector<SealedWord> all_words() const;
-  struct Outcome {
+  struct StepResult {
     double mean_loss = 0;
     uint32_t flags = 0;
   };
-  std::optional<Outcome> outcome(Step step) const;  // as the nodes know it
+  std::optional<StepResult> outcome(Step step) const;  // as known from the nodes
 
  private:
   Prepare prepare_;
@@ -105,13 +105,13 @@ class Round {
   std::set<Rank> paused_;
   std::set<Rank> finished_;
   std::set<Rank> exited_;
-  std::set<Rank> died_late_;  // of those
+  std::set<Rank> died_late_;  // of those that exited or finished
   std::vector<LateDeath> late_deaths_;
   std::set<Rank> called_again_;
   std::set<NodeId> sealed_nodes_;
   std::set<Rank> awaited_;
   std::map<Rank, SealedWord> words_;
-  std::map<Step, Outcome> outcomes_;
+  std::map<Step, StepResult> results_;
 };
 
 }  // namespace keepstep::brain

@@ -30,7 +30,7 @@ TEST(Round, takes_words_of_its_own_members_from_their_own_nodes) {
   round.activate(Activate{kIdentity, 4, {}, {}, false});
   round.seal({0, 1, 2});
   EXPECT_TRUE(round.take(Sealed{0, kIdentity, {word(0, 10), word(1, 99), word(2, 12), word(7, 10)}}));
-  EXPECT_EQ(round.words().size(), 1u);  // not: another worker's, another node's, no rank's
+  EXPECT_EQ(round.words().size(), 1u);  // not those of another worker, another node, or no rank
   EXPECT_TRUE(round.awaits_words());
   EXPECT_FALSE(round.take(Sealed{0, kIdentity, {word(1, 11)}})) << "the first answer of a node came before";
   EXPECT_FALSE(round.all_nodes_answered());

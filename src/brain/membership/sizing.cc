@@ -8,7 +8,7 @@
 namespace keepstep::brain {
 namespace {
 
-// At most one `size_kept` line in this time: capacity that flaps changes the reason all the time.
+// At most one `size_kept` line in this time: with flapping capacity the reason changes constantly.
 constexpr Time kSizeNewsEvery = std::chrono::seconds(1);
 constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
@@ -16,7 +16,7 @@ constexpr Time kPostponedFor = std::chrono::milliseconds(100);
 
 // ---- the start ----------------------------------------------------------------------------------------------------
 
-// A replica of several nodes consists of whole nodes, any of them: the state is the same everywhere.
+// A replica of several nodes consists of any whole nodes: the state is the same everywhere.
 uint32_t Sizing::unit_ranks() const { return std::min(job_.config.ranks_per_replica, job_.config.ranks_per_node); }
 
 uint32_t Sizing::replicas_of(size_t units) const {
@@ -31,7 +31,7 @@ void Sizing::note_nodes() {
 bool Sizing::enough_nodes() const {
   const size_t units = job_.nodes.size() * (job_.config.ranks_per_node / unit_ranks());
   return job_.nodes.contains(0) && enough_since_ && policy_.largest_allowed(replicas_of(units)) > 0 &&
-         (job_.nodes.size() >= job_.config.most_nodes || job_.now - *enough_since_ >= job_.config.start_grace);
+         (job_.nodes.size() >= job_.config.max_nodes || job_.now - *enough_since_ >= job_.config.start_grace);
 }
 
 void Sizing::start() {
@@ -58,11 +58,11 @@ void Sizing::start() {
 
 // ---- what there is ------------------------------------------------------------------------------------------------
 
-// Of all nodes that attend, by node and group. After a restart nobody is a member: all members' ranks get new
-// processes.
+// Those of all nodes that are present, by node and group. After a restart nobody is a member: the ranks of all members
+// get new processes.
 std::vector<Placement::Unit> Sizing::units() const {
   const uint32_t size = unit_ranks();
-  const std::set<Placement::UnitKey> unassigned = job_.placement.unassigned_units(size);  // their node may still attend
+  const std::set<Placement::UnitKey> unassigned = job_.placement.unassigned_units(size);  // its node may still exist
   const std::map<Placement::UnitKey, Placement::UnitCount> counts = job_.placement.unit_counts(size);
   std::vector<Unit> all;
   for (const auto& [node, endpoint] : job_.nodes) {
@@ -81,7 +81,7 @@ std::vector<Placement::Unit> Sizing::units() const {
                      .whole = member && count.living == size,
                      .formed = member && count.formed == size,
                      .leaving = job_.leaving_nodes.contains(node)});
-      // They go to the dead ranks first.
+      // Parked workers go to the dead ranks first.
       parked -= member && !job_.round.members().empty() ? std::min(parked, size - count.living) : 0;
     }
     for (size_t i = first; i < all.size(); ++i) {
@@ -175,7 +175,7 @@ std::optional<std::string> Sizing::limit(const MostUseful& event) {
            "have shares them evenly: use another micro_batch or global_batch, or allow other sizes (--min-replicas, "
            "--replica-discrete-values)";
   }
-  if (most_fed() == 0) {
+  if (max_fed() == 0) {
     return "the batches feed no more than " + std::to_string(event.ranks) +
            " ranks, each of which needs a micro-batch, and the job may not have fewer than " + std::to_string(least) +
            ": use a smaller micro_batch or a larger global_batch, or allow fewer replicas (--min-replicas)";
@@ -183,8 +183,8 @@ std::optional<std::string> Sizing::limit(const MostUseful& event) {
   return std::nullopt;
 }
 
-// Replicas. What can be had of the sizes that the job may have; 0: none.
-uint32_t Sizing::most_fed() const { return policy_.largest_allowed(useful_ranks_ / job_.config.ranks_per_replica); }
+// In replicas: the largest allowed size that can be fed; 0: none.
+uint32_t Sizing::max_fed() const { return policy_.largest_allowed(useful_ranks_ / job_.config.ranks_per_replica); }
 
 bool Sizing::leave(const NodeLeaves& event) {
   if (!job_.nodes.contains(event.node)) {
@@ -221,7 +221,7 @@ Sizing::Next Sizing::next() {
   if (!view_) {
     view_ = {view_of(units()), job_.survivors_recoverable(false)};
   }
-  // After a restart nobody is left who would have to be interrupted.
+  // After a restart nobody is left to be interrupted.
   const bool nobody = waits && !job_.anybody_alive();
   if (!plain && !nobody && !view_->recoverable) {
     return {};
@@ -235,9 +235,9 @@ Sizing::Next Sizing::next() {
   if (!wanted_) {
     return {};
   }
-  // Who has to leave does not wait for the end of a long step longer than it may.
+  // Nodes that must leave do not wait too long for the end of a long step.
   const Time margin = job_.config.elastic->graceful_shutdown_timeout / 5;
-  // Where that was not possible because of shards that only leavers have, they hand them over at the end of a step.
+  // If only leavers have some shards, so that this was not possible, they hand them over at the end of a step.
   if (!plain && view.leave_by && job_.now + margin >= *view.leave_by && !(job_.holdings.sharded() && was_postponed_)) {
     return {What::kSeal,
             "the step is interrupted in its middle, because time is up for who leaves: " + wanted_->because};
@@ -280,8 +280,8 @@ void Sizing::ask_policy(const ElasticView& view) {
 Pause Sizing::pause() const { return {job_.round.identity(), wanted_ ? wanted_->because : job_.because, stay_}; }
 
 std::string Sizing::all_paused() {
-  // They pause before their first step where there are more ranks than micro-batches, or where these cannot be shared
-  // evenly and have to be.
+  // They pause before their first step if there are more ranks than micro-batches, or if these must be shared evenly
+  // and cannot be.
   const size_t ranks = job_.round.members().size();
   const uint32_t fed = useful_ranks_ / job_.config.ranks_per_replica;
   const bool too_many = useful_ranks_ > 0 && useful_ranks_ < ranks;

@@ -6,7 +6,7 @@
 namespace keepstep::brain {
 namespace {
 
-constexpr int kMaxGrowthFailures = 3;  // of a node
+constexpr int kMaxGrowthFailures = 3;  // per node
 
 }  // namespace
 
@@ -16,10 +16,10 @@ std::optional<Fault> Sizing::resize() {
   }
   Resize wanted = *std::exchange(wanted_, std::nullopt);
   const std::vector<Unit> all = units();
-  const uint32_t possible = most_replicas(all);
+  const uint32_t possible = max_replicas(all);
   uint32_t size = policy_.largest_allowed(std::min(wanted.replicas, possible));
   if (size < wanted.replicas && size <= replicas()) {
-    // Not more than before, where that was decided: whether, and why, to go on with less is another decision.
+    // Less than was decided, and no growth: whether and why to continue with less is another decision.
     job_.journal("resize_dropped", "fewer are left than it was decided for: " + wanted.because,
                  {{"possible", int64_t{possible}}});
     ask_policy(view_of(all));
@@ -95,7 +95,7 @@ void Sizing::carry_out(const std::vector<Unit>& chosen, const Resize& wanted) {
                 {"joined", std::vector<int64_t>(job_.placement.empty().begin(), job_.placement.empty().end())}});
 }
 
-uint32_t Sizing::most_replicas(const std::vector<Unit>& all) const {
+uint32_t Sizing::max_replicas(const std::vector<Unit>& all) const {
   return replicas_of(
       static_cast<size_t>(std::count_if(all.begin(), all.end(), [](const Unit& unit) { return unit.usable(); })));
 }
@@ -104,14 +104,14 @@ std::vector<Placement::Unit> Sizing::choose(const std::vector<Unit>& all, uint32
   return job_.placement.choose(all, replicas * job_.config.ranks_per_replica / unit_ranks());
 }
 
-// What only the leavers have would be lost with them: the state, or a rank's own values of which another process has
-// the copy, one that died at the same time or has none yet. Without unassigned ranks such a moment passes.
+// Whatever only the leavers have would be lost with them: the state, or a rank's own values whose other copy was in a
+// process that died at the same time or does not have it yet. Without unassigned ranks, such a moment passes.
 const char* Sizing::why_not_now(const std::vector<Unit>& chosen) const {
   if (job_.placement.first_node() != chosen.front().node) {
     return "the node of rank 0 has to stay";
   }
   if (job_.round.members().empty()) {
-    return nullptr;  // a restart: everything is loaded, or built
+    return nullptr;  // a restart: everything is loaded or built
   }
   if (job_.holdings.sharded()) {
     return why_no_shards(chosen);
@@ -120,7 +120,7 @@ const char* Sizing::why_not_now(const std::vector<Unit>& chosen) const {
   for (const Unit& unit : chosen) {
     stay.emplace(unit.node, unit.group);
   }
-  // By process: where the world was to change before in this gathering, ranks and slots do not go together any more.
+  // Keyed by process: if this gathering has changed the world already, ranks and slots no longer match.
   std::map<WorkerId, Rank> sealed;
   for (const Member& member : job_.round.members()) {
     sealed.emplace(member.worker, member.rank);
@@ -140,14 +140,14 @@ const char* Sizing::why_not_now(const std::vector<Unit>& chosen) const {
   return have_all || !job_.placement.unassigned().empty() ? nullptr : "a rank that stays is being replaced right now";
 }
 
-// Where nothing goes on without it: more than `replicas`, or with nodes that are to leave, if those that would stay do
-// not have all shards. Leavers give theirs away before the next change then.
+// For a change that cannot wait. If those that would stay do not have all shards, takes more than `replicas`, or keeps
+// nodes that are to leave. These leavers give away their shards before the next change.
 std::optional<std::vector<Placement::Unit>> Sizing::choose_for_shards(std::vector<Unit> all, uint32_t replicas) const {
   for (const bool with_leavers : {false, true}) {
     for (Unit& unit : all) {
       unit.leaving = unit.leaving && !(with_leavers && unit.member);
     }
-    const uint32_t possible = most_replicas(all);
+    const uint32_t possible = max_replicas(all);
     for (uint32_t size = replicas; size > 0 && size <= possible; size = policy_.smallest_allowed(size + 1)) {
       if (std::vector<Unit> chosen = choose(all, size); why_not_now(chosen) == nullptr) {
         return chosen;
@@ -157,7 +157,7 @@ std::optional<std::vector<Placement::Unit>> Sizing::choose_for_shards(std::vecto
   return std::nullopt;
 }
 
-// The same where each rank has a part of the state: all parts have to be on nodes that stay.
+// The same if each rank has a part of the state: all parts must be on nodes that stay.
 const char* Sizing::why_no_shards(const std::vector<Unit>& chosen) const {
   std::set<NodeId> nodes;
   for (const Unit& unit : chosen) {
@@ -168,7 +168,7 @@ const char* Sizing::why_no_shards(const std::vector<Unit>& chosen) const {
   const std::optional<Holdings::Kept> found = job_.kept(job_.decided->verdict, resharded, &nodes, nullptr);
   Version needed = job_.version;
   if (!job_.placement.unassigned().empty()) {
-    // Waiting does not help: what only processes had of a step is lost when the state is resharded.
+    // Waiting does not help: what only processes held of a step is lost when the state is resharded.
     std::set<NodeId> there;
     for (const Unit& unit : units()) {
       if (unit.member || unit.ready) {
@@ -183,13 +183,13 @@ const char* Sizing::why_no_shards(const std::vector<Unit>& chosen) const {
              : "the nodes that would stay do not have the shards of all ranks right now";
 }
 
-// The nodes to which members with sharded state hand it before the planned change.
+// The nodes to which members hand over sharded state before the planned change.
 std::vector<NodeId> Sizing::who_would_stay() const {
   if (!job_.holdings.sharded() || !wanted_) {
     return {};
   }
   const std::vector<Unit> all = units();
-  const uint32_t possible = most_replicas(all);
+  const uint32_t possible = max_replicas(all);
   std::set<NodeId> nodes;
   for (const Unit& unit : choose(all, policy_.largest_allowed(std::min(wanted_->replicas, possible)))) {
     if (job_.placement.has_ranks(unit.node)) {
@@ -199,7 +199,7 @@ std::vector<NodeId> Sizing::who_would_stay() const {
   return {nodes.begin(), nodes.end()};
 }
 
-// The slots of the next generation.
+// Sets the slots of the next generation.
 void Sizing::settle(const std::vector<Unit>& chosen) {
   std::vector<Slot> slots = job_.placement.slots_for(chosen, unit_ranks());
   if (job_.placement.reshards(slots)) {
@@ -227,7 +227,7 @@ std::optional<std::string> Sizing::give_up_growth(Rank rank, const std::string& 
   if (left_out) {
     job_.bad_nodes.insert(node);
   }
-  // Growth that did not last: the policy waits longer before the next one.
+  // This growth did not last: the policy waits longer before the next one.
   policy_.on_changed(formed_replicas_, replicas(), false, job_.now);
   policy_.on_changed(replicas(), formed_replicas_, true, job_.now);
   wanted_ = Resize{formed_replicas_, true, what + "; the job goes on without those that were to join"};

@@ -12,7 +12,7 @@ void start_workers(Job& job) {
   Rank rank = 0;
   uint32_t index = 0;
   for (const auto& [node, endpoint] : job.nodes) {
-    uint32_t share = 0;  // a spare node's
+    uint32_t share = 0;  // a spare node has none
     if (index < job.config.nodes) {
       share = job.config.world_size / job.config.nodes + (index < job.config.world_size % job.config.nodes ? 1 : 0);
     }
@@ -21,7 +21,7 @@ void start_workers(Job& job) {
       job.placement.add(node, local);
       job.take(job.spawn(node, false, job.because), rank, Origin::kStart);
     }
-    const uint32_t spares = job.config.spares + (share == 0 ? job.most_ranks_of_a_node() : 0);
+    const uint32_t spares = job.config.spares + (share == 0 ? job.max_ranks_of_a_node() : 0);
     for (uint32_t spare = 0; spare < spares; ++spare) {
       job.spawn(node, true, job.because);
     }
@@ -35,7 +35,7 @@ void fill(Job& job, Rank rank) {
     job.take(parked, rank, job.cause == Cause::kReplace ? Origin::kSpare : fresh);
     return;
   }
-  // A spare that is still starting is ahead of any worker that would start now.
+  // A spare that is still starting is ahead of any worker that would be started now.
   WorkerId starting = job.roster.free(node, Status::kStarting);
   if (starting == kNoWorker) {
     starting = job.spawn(node, false, job.because);
@@ -80,7 +80,7 @@ const char* replaced_by(const Job& job, const std::vector<int64_t>& newcomers) {
     return std::any_of(newcomers.begin(), newcomers.end(),
                        [&](int64_t rank) { return job.placement.at(static_cast<Rank>(rank)).origin == origin; });
   };
-  // The slowest kind names the whole: it is what the generation waited for.
+  // The slowest kind stands for all of them: the generation waited for it.
   if (any(Origin::kRestart)) {
     return "restart";
   }

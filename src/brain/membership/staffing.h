@@ -1,21 +1,21 @@
-// Which workers are started where: the first ones, spares, and who gets a rank that has lost its worker. Pure.
+// Which workers are started where: the first ones, spares, and which worker gets a rank that lost its own. Pure.
 #pragma once
 
 #include "brain/membership/job.h"
 
 namespace keepstep::brain {
 
-// A job of fixed size. Each node gets its share of consecutive ranks, by node id; the first ones one more where it does
-// not divide.
+// For a job of fixed size. Each node gets its share of consecutive ranks, by node id; if they do not divide evenly, the
+// first nodes get one more.
 void start_workers(Job& job);
-// A rank without a worker gets a spare, or one that is started for it.
+// A rank without a worker gets a spare, or a worker started for it.
 void fill(Job& job, Rank rank);
-// As many as it is to have. `because`: for the journal.
+// Starts as many as the node should have. `because`: for the journal.
 void start_spares(Job& job, NodeId node, const std::string& because);
-// On all nodes, but only once a step of this generation is done: a recovery must not share the CPU with spares that
-// start. A node that loses them in a row is given up.
+// Does so on all nodes, but only once a step of this generation is done: starting spares must not take CPU time from a
+// recovery. A node that keeps losing them is given up.
 void keep_spares(Job& job);
-// Where the newcomers of a generation come from, in a word for the journal.
+// Where the newcomers of a generation come from, as one word for the journal.
 const char* replaced_by(const Job& job, const std::vector<int64_t>& newcomers);
 
 }  // namespace keepstep::brain

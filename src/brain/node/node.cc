@@ -42,7 +42,7 @@ const NodeBrain::Worker* NodeBrain::find(WorkerId id) const {
 
 void NodeBrain::on(const Spawn& event) {
   if (gone_.contains(event.worker)) {
-    emit(Tell{nothing_left(event.worker)});  // a repetition that its end overtook
+    emit(Tell{nothing_left(event.worker)});  // a repetition that arrived after the worker's end
   } else if (workers_.try_emplace(event.worker).second) {
     emit(StartWorker{event});
   }
@@ -74,7 +74,7 @@ void NodeBrain::on(const Prepare& event) {
     begin(event);
   }
   if (!knows_all_members()) {
-    return;  // one died for good meanwhile: the coordinator is about to seal this generation
+    return;  // one died for good in the meantime: the coordinator is about to seal this generation
   }
   for (const Member& member : prepared_->members) {
     assign(member);
@@ -96,7 +96,7 @@ void NodeBrain::begin(const Prepare& prepare) {
     resized_ = prepare.identity;
   }
   if (std::exchange(functions_, prepare.functions) != prepare.functions) {
-    formed_ = {};  // nothing of the next function did
+    formed_ = {};  // no generation of the next function has
   }
   for (auto& [id, worker] : workers_) {
     worker.rank.reset();
@@ -112,7 +112,7 @@ void NodeBrain::begin(const Prepare& prepare) {
     worker.rank = member.rank;
     worker.had_rank = true;
     worker.leaving_since.reset();
-    if (!member.newcomer && prepare.sharding == prepare.from) {  // others build, which may take long
+    if (!member.newcomer && prepare.sharding == prepare.from) {  // others build their state, which may take long
       worker.leaving_since = now_;
     }
     if (prepare.resized) {
@@ -122,7 +122,7 @@ void NodeBrain::begin(const Prepare& prepare) {
   }
 }
 
-// The values of a rank that its forward had changed move on with the rank. So do the copies that it keeps of others.
+// The values that a rank's forward changed move with the rank. So do the copies that it keeps for others.
 void NodeBrain::inherit(const Member& member, bool resized) {
   if (member.newcomer && workers_.contains(member.previous)) {
     emit(Inherit{member.previous, member.worker, !resized});
@@ -157,7 +157,7 @@ void NodeBrain::on(const Kill& event) {
   if (found == workers_.end()) {
     emit(Tell{nothing_left(event.worker)});
   } else if (found->second.end) {
-    emit(Tell{*found->second.end});  // the coordinator may not have heard it
+    emit(Tell{*found->second.end});  // the coordinator may not have received it
   } else {
     emit(KillProcess{event.worker, ""});
   }
@@ -198,7 +198,7 @@ void NodeBrain::on(const WorkerDied& event) {
     return;
   }
   found->second.dead = true;
-  emit(KillProcess{event.worker, ""});  // fencing: a process whose engine is gone must not go on by itself
+  emit(KillProcess{event.worker, ""});  // fencing: a process whose engine is gone must not continue on its own
   emit(Tell{event});
 }
 
@@ -217,8 +217,8 @@ void NodeBrain::ended(WorkerId id, const Event& how) {
   }
 }
 
-// All at once, as soon as the last one is ready: nothing happens in the job before that. Who is ready is told all the
-// same at the next tick: the coordinator kills who is not.
+// All are reported at once, when the last one is ready: nothing happens in the job before that. The next tick reports
+// those that are ready anyway, as the coordinator kills those that are not.
 void NodeBrain::on(const MemberReady& event) {
   const auto found = workers_.find(event.member.worker);
   if (found == workers_.end() || event.identity != identity()) {
@@ -251,8 +251,8 @@ void NodeBrain::on(const Formed& event) {
 
 void NodeBrain::on(const FormedByCommit& event) { formed(event.identity); }
 
-// Until here a recovery could have needed a dead worker's memory again (its word, its capsule). Where the seal was
-// first it still can: the coordinator may have given its verdict before it heard that the generation formed.
+// Until now a recovery could have needed a dead worker's memory (its word, its capsule). If the seal came first, it
+// still can: the coordinator may have given its verdict before it heard that the generation formed.
 void NodeBrain::formed(Identity identity) {
   if (identity != this->identity() || identity <= formed_) {
     return;
@@ -308,7 +308,7 @@ bool NodeBrain::knows_all_members() const {
   return std::ranges::all_of(prepared_->members, [this](const Member& each) { return workers_.contains(each.worker); });
 }
 
-// Of the dead too: what their words prove stays true (one that had not voted forces a redo, and its capsule of that
+// Includes the dead: what their words prove stays true (one that had not voted forces a redo, and its capsule of that
 // step is not needed).
 std::vector<Holder> NodeBrain::holders() const {
   std::vector<Holder> holders;

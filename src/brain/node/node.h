@@ -1,19 +1,19 @@
-// The agent's brain: what a node makes of the coordinator's effects, and of what its workers do. Pure; src/agent is its
-// shell, and the random schedules run it against membership.h.
+// The agent's brain: what a node does with the coordinator's effects and with the actions of its workers. Pure;
+// src/agent is its shell, and the random schedules run it against membership.h.
 //
 // It owns which worker holds which rank here, which generation the node is in, which one is sealed, and how long the
-// memory of a dead worker lives. What outlives what:
-//   a worker's page and capsules   outlive its process, until a later generation formed in which it has no rank and
-//   that
-//                                  is not sealed. A worker that never had a rank leaves nothing that anybody could need
+// memory of a dead worker is kept. What outlives what:
+//   a worker's page and capsules   outlive its process, until a later generation that is not sealed formed without a
+//                                  rank for it. A worker that never had a rank leaves nothing that anybody could need
 //   a generation's page            until the one after the next is prepared: a verdict over it may come that late
-//   vaults (copies of shards)      outlive ranks; until their version did not happen (Forget::beyond), their division
-//                                  was replaced by one in which a step was done (Forget::before), or nobody asked for
-//                                  them in three generations (ForgetUnused)
-//   copies of others' capsules     go from a dead worker to its successor; not into another world
+//   vaults (copies of shards)      outlive ranks, until their version turns out not to count (Forget::beyond), their
+//                                  sharding was replaced by one in which a step was done (Forget::before), or nobody
+//                                  asked for them in three generations (ForgetUnused)
+//   copies of others' capsules     pass from a dead worker to its successor, but not into another world
 // All of it ends with the agent.
 //
-// Effects of the coordinator may come twice, late and out of order. What is not newer than the newest Seal is dropped.
+// The coordinator's effects may arrive twice, late and out of order. Any that are not newer than the newest Seal are
+// dropped.
 #pragma once
 
 #include <map>
@@ -29,16 +29,16 @@ namespace keepstep::brain {
 
 // ---- events: orders of the coordinator, and what workers of this node do ------------------------------------------
 
-// The generation formed: a rank here committed a step in it. (Formed says the same; a rank of another node may have
-// sent it.)
+// The generation formed: a rank here committed a step in it. (Formed reports the same, but a rank of another node may
+// have sent it.)
 struct FormedByCommit {
   Identity identity;
 };
-// A step was done in this division of sharded state: every shard of it has its copies.
+// A step was done in this sharding: every shard has its copies.
 struct Settled {
   uint32_t sharding = 0;
 };
-// A program that may never ask for a rank (--no-python) asked: it can be told of the one that it has.
+// A program that may never ask for a rank (--no-python) asked: it can be told the rank it has.
 struct Attached {
   WorkerId worker = kNoWorker;
 };
@@ -53,7 +53,7 @@ struct LeaveLimit {
   Time limit{};
 };
 
-// WorkerDied with signal -1: the worker lost its life mutex; else WorkerDied and WorkerExited say that its end is
+// WorkerDied with signal -1: the worker lost its life mutex. Otherwise WorkerDied and WorkerExited mean that its end is
 // certain, or that it never started (pid 0).
 using NodeEvent = std::variant<Spawn, Seal, Decide, Prepare, Activate, Kill, Pause, Release, EndJob, WorkerDied,
                                WorkerExited, MemberReady, Formed, FormedByCommit, Settled, Attached, LeaveLimit, Tick>;
@@ -72,15 +72,15 @@ struct Holder {
   WorkerId worker = kNoWorker;
   bool operator==(const Holder&) const = default;
 };
-// Mark the generation's page, seal the words of `holders`, read them, wake whoever waits; then tell the coordinator
-// (brain::Sealed), with what lies here of shards. Repeating it changes nothing. `unknown`: the node never heard of this
-// generation: it has no page and no words here, and what lies here of shards counts all the same.
+// Mark the generation's page, seal the words of `holders`, read them, and wake all waiters. Then send the coordinator a
+// brain::Sealed, with the copies and parity stored here. Safe to repeat. `unknown`: the node never heard of this
+// generation: it has no page and no words here, but the copies and parity stored here still count.
 struct SealWords {
   Identity identity;
   std::vector<Holder> holders;
   bool unknown = false;
 };
-// Say so to these living members: leave the step.
+// Tell these living members to leave the step.
 struct Interrupt {
   Identity identity;
   std::vector<WorkerId> workers;
@@ -90,34 +90,33 @@ struct Interrupt {
 struct Announce {
   Decide decide;
 };
-// Make the generation's page. Keep the one of `before`, and give up older ones.
+// Make the generation's page. Keep the one of `before`, and free older ones.
 struct Begin {
   Prepare prepare;
   Identity before;
 };
-// `to` takes over the capsules of `from`, which held its rank; and with `copies` those that it kept for others.
+// `to` takes over the capsules of `from`, which held its rank, and with `copies` also those that it kept for others.
 struct Inherit {
   WorkerId from = kNoWorker;
   WorkerId to = kNoWorker;
   bool copies = false;
 };
-// A worker of another world's ranks forgets which capsules of others it kept.
+// A worker with a rank in another world forgets which capsules of others it kept.
 struct ForgetCapsules {
   WorkerId worker = kNoWorker;
 };
-// Tell a living member of its rank. `entry` says how it comes to it: "start", "resize", "recovery", "joined" or
-// "replacement".
+// Tell a living member its rank. `entry` is how it got there: "start", "resize", "recovery", "joined" or "replacement".
 struct Assign {
   Member member;
   const char* entry = "";
 };
-// Training goes on from `activate`: tell these members. `first`: not a repetition.
+// Training continues from `activate`: tell these members. `first`: not a repetition.
 struct GoOn {
   Activate activate;
   std::vector<WorkerId> workers;
   bool first = false;
 };
-// Of the vaults: versions beyond, and divisions before.
+// In the vaults: versions beyond `beyond`, and shardings before `before`.
 struct Forget {
   std::optional<Version> beyond;
   uint32_t before = 0;
@@ -128,18 +127,18 @@ struct TellPause {
   Pause pause;
   std::vector<WorkerId> workers;
 };
-// Tell these living members; `drain`: and wake whoever waits for another rank.
+// Tell these living members. `wake`: also wake every rank that waits for another.
 struct TellRelease {
   Release release;
   std::vector<WorkerId> workers;
-  bool drain = false;
+  bool wake = false;
 };
-// The first that the node hears of it.
+// Sent when the node first learns of it.
 struct HasFormed {
   Identity identity;
 };
-// SIGKILL; its end comes as an event. `because` is for the journal; empty: the coordinator or its own death asked for
-// it.
+// SIGKILL; the worker's end arrives as an event. `because` is for the journal; empty if the coordinator or the worker's
+// own death asked for it.
 struct KillProcess {
   WorkerId worker = kNoWorker;
   std::string because;
@@ -153,8 +152,8 @@ struct Close {
   EndJob end;
   Identity identity;
   std::vector<Holder> holders;
-  std::vector<WorkerId> ranks;   // that live, and have or had a rank: they may have something to clean up
-  std::vector<WorkerId> spares;  // that live, and never had one
+  std::vector<WorkerId> ranks;   // living workers that have or had a rank: they may need to clean up
+  std::vector<WorkerId> spares;  // living workers that never had one
 };
 
 using NodeEffect =
@@ -168,27 +167,27 @@ class NodeBrain {
   // Effects in the order in which the shell must carry them out. Each is safe to carry out twice.
   NodeEffects step(const NodeEvent& event, Time now);
 
-  // For the shell. The newest generation that was prepared; null: none.
+  // For the shell. The newest generation that was prepared; null if there is none.
   const Prepare* prepared() const { return prepared_ ? &*prepared_ : nullptr; }
   Identity identity() const { return prepared_ ? prepared_->identity : Identity{}; }
-  bool active() const { return active_; }  // it was activated
+  bool active() const { return active_; }  // the newest generation was activated
   bool sealed() const { return identity() <= sealed_; }
-  // What a worker says of a generation with ranks of another world is not heard any more.
+  // What a worker reports about a generation with ranks of another world is ignored.
   bool outdated(Identity identity) const { return identity < resized_; }
 
   struct Worker {
     std::optional<Rank> rank;  // in the newest generation
-    bool had_rank = false;     // once
-    bool dead = false;         // noticed; it ends, or has ended
+    bool had_rank = false;     // ever
+    bool dead = false;         // noticed; it is ending, or has ended
     bool ready = false;        // it answered the newest Prepare
-    std::optional<Event> end;  // as it was told: its end is certain
+    std::optional<Event> end;  // as reported to the coordinator: its end is certain
     Time limit{};              // see LeaveLimit; 0: none
     std::optional<Time> leaving_since;
   };
   using Workers = std::map<WorkerId, Worker>;
-  // Null: not known, or nothing is left of it.
+  // Null if the worker is not known, or nothing is left of it.
   const Worker* find(WorkerId id) const;
-  // Of the newest generation, those whose death was not noticed, by rank.
+  // The members of the newest generation whose death was not noticed, by rank.
   std::vector<WorkerId> living_members() const;
 
  private:
@@ -218,7 +217,7 @@ class NodeBrain {
   void formed(Identity identity);
   void tell_ready();
   void ended(WorkerId id, const Event& how);
-  Workers::iterator give_back(Workers::iterator worker);  // the next one
+  Workers::iterator give_back(Workers::iterator worker);  // returns the next one
   bool goes_on(Identity identity) const { return identity == this->identity() && identity > sealed_; }
   bool knows_all_members() const;
   std::vector<Holder> holders() const;
@@ -227,12 +226,12 @@ class NodeBrain {
   const NodeId node_;
   Workers workers_;
   std::set<WorkerId> gone_;                          // nothing is left of them
-  std::optional<Prepare> prepared_;                  // of its members: those of this node
-  std::vector<std::pair<MemberState, Time>> ready_;  // that the coordinator was not told of yet, and since when
-  Identity before_;                                  // the generation before that one
+  std::optional<Prepare> prepared_;                  // only those of its members that are on this node
+  std::vector<std::pair<MemberState, Time>> ready_;  // not reported to the coordinator yet, and since when
+  Identity before_;                                  // the generation before prepared_
   Identity sealed_;                                  // the newest
   Identity formed_;                                  // the newest
-  Identity resized_;                                 // the newest of another world than the one before
+  Identity resized_;                                 // the newest whose world differs from the previous one's
   uint32_t functions_ = 0;                           // recoverable functions that are over
   bool active_ = false;
   bool over_ = false;  // the job

@@ -1,4 +1,4 @@
-// Runs testdata/*.txt: orders of the coordinator and deaths of workers in, what the agent does out.
+// Runs testdata/*.txt: in go the coordinator's orders and workers' deaths, out comes what the agent does.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ class NodeScene {
   }
 
   // "0:5 1:6<2": rank 0 is worker 5, which held it before; rank 1 is the newcomer 6, after worker 2. "0:5<": the
-  // newcomer 5 after nobody.
+  // newcomer 5, after nobody.
   Prepare prepare(const Line& line) const {
     Prepare prepare;
     prepare.identity = identity(line);
@@ -148,7 +148,7 @@ class NodeScene {
   }
   void show(const ForgetUnused&) { say("forget_unused"); }
   void show(const TellPause& effect) { say("pause" + workers(effect.workers)); }
-  void show(const TellRelease& effect) { say("release" + workers(effect.workers) + (effect.drain ? " drain" : "")); }
+  void show(const TellRelease& effect) { say("release" + workers(effect.workers) + (effect.wake ? " wake" : "")); }
   void show(const HasFormed& effect) { say("has_formed" + gen(effect.identity)); }
   void show(const KillProcess& effect) {
     say("kill" + number("worker", effect.worker) +

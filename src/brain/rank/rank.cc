@@ -12,19 +12,19 @@ bool RankBrain::formed() const {
          phase_ == RankPhase::kFinished;
 }
 
-Moved RankBrain::assigned(const Place& place, Version version) {
+Moved RankBrain::assigned(const Assignment& assignment, Version version) {
   require(phase_ != RankPhase::kFinished, "a rank that finished gets another one");
-  const Place before = std::exchange(place_, place);
+  const Assignment before = std::exchange(assignment_, assignment);
   Moved moved;
   if (before.world != 0) {
-    moved.rebuild = built_for_.has_value() && *built_for_ != place.sharding;
-    moved.regroup = moved.rebuild || before.rank != place.rank || before.world != place.world;
-    moved.resized = told_world_ != place.world;
-    // Perhaps a world came in between that not all ranks heard of: all get from the one that they left to this one.
+    moved.rebuild = built_for_.has_value() && *built_for_ != assignment.sharding;
+    moved.regroup = moved.rebuild || before.rank != assignment.rank || before.world != assignment.world;
+    moved.resized = told_world_ != assignment.world;
+    // There may have been a world in between that not all ranks heard of: all go from the one they left to this one.
     moved.put_back = moved.resized && left_world_ != 0;
     moved.resized_from = moved.put_back ? left_world_ : told_world_;
   }
-  told_world_ = place.world;
+  told_world_ = assignment.world;
   phase_ = RankPhase::kJoining;
   version_ = version;
   flags_ = 0;
@@ -39,8 +39,8 @@ Joining RankBrain::activated(const std::vector<Rank>& sources, const std::vector
     left_world_ = has ? left_world_ : 0;
     return {has ? Fill::kNothing : Fill::kCopy, false};
   }
-  if (std::find(targets.begin(), targets.end(), place_.rank) != targets.end()) {
-    left_world_ = 0;  // what fills it was told of this world already
+  if (std::find(targets.begin(), targets.end(), assignment_.rank) != targets.end()) {
+    left_world_ = 0;  // whatever fills it was already told of this world
     return {sources.empty() ? Fill::kSaved : Fill::kPeers, false};
   }
   return {Fill::kNothing, !targets.empty()};
@@ -61,10 +61,10 @@ void RankBrain::joined() {
 void RankBrain::left() {
   if (formed() && phase_ != RankPhase::kFinished) {
     phase_ = RankPhase::kLeft;
-    left_world_ = place_.world;
+    left_world_ = assignment_.world;
   } else if (left_world_ != 0) {
-    told_world_ = left_world_;  // joining failed, and leaving puts back what the function did for worlds since
-    flags_ = 0;                 // who takes part next does not know of it; the next vote says it again
+    told_world_ = left_world_;  // joining failed, and leaving restores what the function did for worlds since then
+    flags_ = 0;                 // the next members do not know of them; the next vote raises them again
   }
 }
 
@@ -100,7 +100,7 @@ void RankBrain::voting() {
 
 AfterVote RankBrain::voted(bool decided, uint32_t flags) {
   require(phase_ == RankPhase::kVoted, "a vote ended that did not begin");
-  flags_ = decided ? flags : 0;  // else the generation is over, and with it what it was to do
+  flags_ = decided ? flags : 0;  // otherwise the generation is over, and so are its flags
   return decided ? AfterVote::kUpdate : AfterVote::kAwaitVerdict;
 }
 

@@ -1,7 +1,7 @@
 // A rank's brain: what its process does next, from its first rank to the end of the job. Pure; src/rank/engine is its
-// shell, training loops in Python and in C++ stand on that, and the random schedules run it against node.h.
+// shell, training loops in Python and C++ build on that, and the random schedules run it against node.h.
 //
-// It owns where this process is in its life, and how many steps are committed. Main thread.
+// It owns the process's phase of life and the number of committed steps. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -13,64 +13,64 @@
 namespace keepstep::brain {
 
 // Flags that a rank raises with its vote; all ranks see their union after the same step.
-// The bits from kFlagFirstPlace on are of places for checkpoints, the first place's lowest: 8 for those where a rank
-// has not ended the save before, then 8 for those that are behind (python/keepstep/torch/checkpoint/manager.py).
+// The bits from kFlagFirstDestination on belong to checkpoint destinations, the first one's lowest: 8 for those where a
+// rank has not finished its last save, then 8 for those that are behind (python/keepstep/torch/checkpoint/manager.py).
 enum StepFlag : uint32_t {
   kFlagPause = 1,  // the world changes after this step
   kFlagDrain = 2,  // the job stops after this step
   kFlagStop = 8,
   kFlagVeto = 16,  // no rank updates anything in this step
-  kFlagFirstPlace = 1 << 8,
+  kFlagFirstDestination = 1 << 8,
 };
 
 enum class RankPhase : uint8_t {
-  kNoRank,    // it never had one
-  kJoining,   // it has one in a generation that forms
+  kNoRank,    // it never had a rank
+  kJoining,   // it has a rank in a generation that is forming
   kBetween,   // its generation formed; it is between two steps
-  kStep,      // it computes one
-  kVoted,     // it voted on that, and the step does not count yet, or its update is not done
+  kStep,      // it computes a step
+  kVoted,     // it voted on the step, which does not count yet or is not applied yet
   kLeft,      // it left an interrupted generation, and waits for its next rank
-  kFinished,  // all ranks finished: nothing is done again
+  kFinished,  // all ranks finished: nothing is redone
 };
 
 // A rank's place in a generation.
-struct Place {
+struct Assignment {
   Rank rank = 0;
   uint32_t world = 0;
   uint32_t sharding = 0;  // how sharded state is divided (Sharding::number)
 };
 
-// What the process has to do because its place is another one than before.
+// What the process must do because its place has changed.
 struct Moved {
-  bool regroup = false;  // process groups go: they are of another rank or size, or of what is built anew
-  bool rebuild = false;  // sharded state is divided otherwise: everything is built anew, before this rank joins
-  // The training function hears that the world is another one than `resized_from`, or again of that size. With
-  // `put_back` options are put back before: it was told of worlds in between.
+  bool regroup = false;  // process groups go: their rank or size changes, or what they belong to is rebuilt
+  bool rebuild = false;  // the sharding has changed: everything is rebuilt before this rank joins
+  // The training function is told that the world is no longer `resized_from`, or is that size again. With `put_back`,
+  // options are restored first, because it was told of worlds in between.
   bool resized = false;
   uint32_t resized_from = 0;
   bool put_back = false;
 };
 
-// Where a rank gets the state of its generation's version from.
+// Where a rank gets the state of its generation's version.
 enum class Fill : uint8_t {
-  kNothing,  // it has that
-  kPeers,    // living ranks that have it
-  kCopy,     // a copy of what only this rank had
-  kParts,    // copies of what others had, before the state was resharded
-  kSaved,    // where it was saved, for no living rank has it
+  kNothing,  // it already has it
+  kPeers,    // from living ranks that have it
+  kCopy,     // from a copy of what only this rank had
+  kParts,    // from copies of what others had, before the state was resharded
+  kSaved,    // from where it was saved, as no living rank has it
 };
 
 struct Joining {
   Fill fill = Fill::kNothing;
-  bool gives = false;  // others fill theirs from this rank
+  bool gives = false;  // others fill their state from this rank
 };
 
 // What follows in the loop over steps.
 enum class NextStep : uint8_t {
-  kStep,   // the one after the last committed one
+  kStep,   // the step after the last committed one
   kLeave,  // the generation is interrupted
   kPause,  // the world changes
-  kStop,   // the job stops before its last step: a notice came
+  kStop,   // the job stops before its last step, after a notice
   kEnd,    // there are no more steps
 };
 
@@ -79,57 +79,57 @@ enum class AfterVote : uint8_t { kUpdate, kAwaitVerdict };
 class RankBrain {
  public:
   RankPhase phase() const { return phase_; }
-  // Committed steps. With a new rank: those that its generation goes on from.
+  // Committed steps. With a new rank: those that its generation continues from.
   Version version() const { return version_; }
-  // That it computes or voted on; 0: it is in none.
+  // The step that it computes or voted on; 0 if none.
   Step step() const { return phase_ == RankPhase::kStep || phase_ == RankPhase::kVoted ? version_ + 1 : 0; }
-  bool formed() const;                               // its generation did, and it did not leave it
-  bool ever_formed() const { return ever_formed_; }  // one did, with this process in it
-  // All ranks know, until this one leaves the generation: after the last committed step
+  bool formed() const;                               // its generation did, and this rank has not left it
+  bool ever_formed() const { return ever_formed_; }  // some generation did, with this process in it
+  // All ranks know these, until this one leaves the generation: after the last committed step
   bool pauses() const { return (flags_ & kFlagPause) != 0; }  // the world changes;
   bool stops() const { return (flags_ & kFlagDrain) != 0; }   // the job stops.
 
   // ---- membership ----
-  // It has a place in a newer generation, which goes on from `version`.
-  Moved assigned(const Place& place, Version version);
-  // What this process built depends on its rank: it is for the sharding of its place.
-  void built() { built_for_ = place_.sharding; }
-  // It let all of that go. Until then each new place says again that it has to be built anew.
+  // The process has a place in a newer generation, which continues from `version`.
+  Moved assigned(const Assignment& assignment, Version version);
+  // What this process built depends on its rank: it is valid for the sharding of its assignment.
+  void built() { built_for_ = assignment_.sharding; }
+  // The process released all of that. Until it does, each new place says again that it must be rebuilt.
   void let_go();
-  // That generation goes on: `sources` have its version, `targets` do not. `own`: the state of this rank.
-  // `sharded`: no other rank holds what this one does; sources and targets say nothing of it then. `as_built`: nothing
-  // changed that state since it was built.
+  // The generation continues: `sources` have its version, `targets` do not. `own`: the state of this rank. `sharded`:
+  // no other rank holds what this one does, so sources and targets are irrelevant. `as_built`: nothing has changed that
+  // state since it was built.
   Joining activated(const std::vector<Rank>& sources, const std::vector<Rank>& targets, StateWord own, bool sharded,
                     bool as_built);
-  // Where kCopy was to be: what of it is left in memory of nodes. `parts`: of a division before, whole.
+  // Refines kCopy: what is left of it in the memory of nodes. `parts`: of the previous sharding, whole.
   static Fill found(bool copy, bool parts) { return copy ? Fill::kCopy : parts ? Fill::kParts : Fill::kSaved; }
   void joined();  // the generation formed
-  // It is interrupted, and this rank left what it did. Where that comes late, and this rank has its next one already,
-  // or where it never had one, nothing changes.
+  // The generation was interrupted, and this rank left what it did. No effect if this comes late and the rank already
+  // has its next assignment, or if it never had a rank.
   void left();
-  void finished();  // all ranks of it finished
-  // The process entered another recoverable function: it begins again, without a rank and at version 0.
+  void finished();  // all ranks of the generation finished
+  // The process entered another recoverable function: it starts again, without a rank and at version 0.
   void start_again();
 
   // ---- steps ----
   NextStep next(Step until, bool interrupted);
-  // It votes on step(): this is not taken back.
+  // It votes on step(), which cannot be undone.
   void voting();
-  // `decided`: all ranks voted, with `flags` in all. Else the word was sealed first.
+  // `decided`: all ranks voted; `flags` is their union. Otherwise the word was sealed first.
   AfterVote voted(bool decided, uint32_t flags);
-  // What the verdict, that the job goes on from `version`, means for step(): whether it counts.
+  // Whether step() counts after the verdict that the job continues from `version`.
   bool counts(Version version) const { return version >= step(); }
-  // The update of step() is done: it is committed.
+  // The update of step() is finished: the step is committed.
   void updated();
 
  private:
   RankPhase phase_ = RankPhase::kNoRank;
-  Place place_;
-  uint32_t told_world_ = 0;            // what the training function takes for the number of ranks
-  uint32_t left_world_ = 0;            // the world that it left, while the state is of that; else 0
-  std::optional<uint32_t> built_for_;  // a sharding; none: nothing depends on it
+  Assignment assignment_;
+  uint32_t told_world_ = 0;            // the number of ranks, as the training function was told
+  uint32_t left_world_ = 0;            // the world it left, as long as the state is of that world; otherwise 0
+  std::optional<uint32_t> built_for_;  // a sharding; std::nullopt if nothing depends on it
   Version version_ = 0;
-  uint32_t flags_ = 0;  // that all ranks raised with the last vote, where all heard of them
+  uint32_t flags_ = 0;  // raised by any rank with the last vote, once all have heard of them
   bool ever_formed_ = false;
 };
 

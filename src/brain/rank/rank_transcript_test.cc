@@ -1,4 +1,4 @@
-// Runs testdata/*.txt: what happens to one rank in, what it does out.
+// Runs testdata/*.txt: in goes what happens to one rank, out comes what it does.
 
 #include <gtest/gtest.h>
 
@@ -32,9 +32,10 @@ class RankScene {
  private:
   std::string answer_to(const Line& line) {
     if (line.verb == "assigned") {
-      const Place place{static_cast<Rank>(line.number("rank")), static_cast<uint32_t>(line.number("world", 4)),
-                        static_cast<uint32_t>(line.number("sharding"))};
-      return text_of(brain_.assigned(place, line.number("version")));
+      const Assignment assignment{static_cast<Rank>(line.number("rank")),
+                                  static_cast<uint32_t>(line.number("world", 4)),
+                                  static_cast<uint32_t>(line.number("sharding"))};
+      return text_of(brain_.assigned(assignment, line.number("version")));
     } else if (line.verb == "built") {
       brain_.built();
     } else if (line.verb == "let_go") {

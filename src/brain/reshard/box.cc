@@ -45,9 +45,9 @@ void add_row_major_part(const Box& box, size_t dimension, uint64_t from, uint64_
   }
 }
 
-// Those that follow one another along one dimension.
+// Merges boxes that are adjacent along one dimension.
 bool merge_along(std::vector<Box>& boxes, size_t dimension) {
-  const auto others = [dimension](const Box& box) {  // what neighbours have in common
+  const auto others = [dimension](const Box& box) {  // what neighbors have in common
     Box key = box;
     key.offsets[dimension] = key.lengths[dimension] = 0;
     return key;

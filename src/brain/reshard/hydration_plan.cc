@@ -10,7 +10,7 @@
 namespace keepstep::brain {
 namespace {
 
-// Gives each piece to the source with the fewest bytes so far: shares then never differ by more than one piece.
+// Gives each piece to the source with the fewest bytes so far, so shares never differ by more than one piece.
 class Dealer {
  public:
   Dealer(uint32_t sources, uint32_t first) : sources_(sources), first_(first) {}

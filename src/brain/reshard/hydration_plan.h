@@ -12,7 +12,7 @@ struct PlanEntry {
   bool wanted = true;
 };
 
-// Pull `bytes` bytes of entry `entry` from `offset` on, from source number `source` (an index into the sources).
+// Pull `bytes` bytes of entry `entry`, starting at `offset`, from source `source` (an index into the sources).
 struct PlanRange {
   uint32_t entry = 0;
   uint64_t offset = 0;
@@ -21,14 +21,14 @@ struct PlanRange {
   bool operator==(const PlanRange&) const = default;
 };
 
-// Splits what is wanted into ranges of at most `chunk_bytes`, striped so that each source gives an equal share to
-// within one chunk and no byte is asked for twice. `first_source` rotates the stripes, so that several targets do not
-// start at the same source. Zero-byte entries give no range. With no sources, or nothing wanted: empty.
-// Ranges of one source come in entry order (sequential reads).
+// Splits the wanted entries into ranges of at most `chunk_bytes`, striped so that each source gives an equal share to
+// within one chunk and no byte is requested twice. `first_source` rotates the stripes, so that several targets do not
+// start at the same source. Zero-byte entries give no range. Empty if there are no sources or nothing is wanted. The
+// ranges of one source are in entry order (sequential reads).
 std::vector<PlanRange> plan_hydration(const std::vector<PlanEntry>& entries, uint32_t sources, uint64_t chunk_bytes,
                                       uint32_t first_source = 0);
 
-// The same ranges that `lost` owed, dealt out over the other sources.
+// The ranges that `lost` still owed, distributed over the other sources.
 std::vector<PlanRange> replan_without(const std::vector<PlanRange>& owed, uint32_t lost, uint32_t sources);
 
 }  // namespace keepstep::brain

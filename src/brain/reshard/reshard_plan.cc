@@ -14,15 +14,15 @@
 namespace keepstep::brain {
 namespace {
 
-constexpr size_t kMaxNamed = 8;                    // in one reason
-constexpr size_t kMaxPieces = 4'000'000;           // of a plan: above it nobody would carry it out
-constexpr uint64_t kMaxBytes = uint64_t{1} << 62;  // of one tensor
+constexpr size_t kMaxNamed = 8;                    // per reason
+constexpr size_t kMaxPieces = 4'000'000;           // per plan: nobody would carry out a larger one
+constexpr uint64_t kMaxBytes = uint64_t{1} << 62;  // per tensor
 
 std::string describe(const ShardEntry& entry) {
   return "'" + entry.name + "' " + entry.dtype + " " + describe_shape(entry.shape);
 }
 
-// What is wrong with an entry by itself; empty: nothing.
+// What is wrong with an entry by itself; empty if nothing is.
 std::string defect(const ShardEntry& entry) {
   const std::optional<uint64_t> count = elements(entry.shape);
   if (entry.element_bytes == 0 || !count.has_value() || *count > kMaxBytes / entry.element_bytes) {
@@ -34,7 +34,7 @@ std::string defect(const ShardEntry& entry) {
   return "";
 }
 
-// Things to say, of which only the first ones are said.
+// A list of reasons, of which only the first ones are shown.
 class Reasons {
  public:
   void add(std::string reason) {
@@ -70,7 +70,7 @@ struct Holder {
   const Box* box = nullptr;
 };
 
-// A part that each of these holders has whole.
+// A part that each of these holders has completely.
 struct Atom {
   Part part;
   std::vector<Holder> holders;
@@ -110,7 +110,7 @@ class Holdings {
         }
       }
     }
-    for (auto& [name, holders] : by_name_) {  // neighbours side by side: halves of a list are halves of a tensor
+    for (auto& [name, holders] : by_name_) {  // neighbors side by side: halves of a list are halves of a tensor
       std::stable_sort(holders.begin(), holders.end(),
                        [](const Holder& a, const Holder& b) { return a.box->offsets < b.box->offsets; });
     }
@@ -121,7 +121,7 @@ class Holdings {
   const Reasons& wrong() const { return wrong_; }
 
  private:
-  // `source`: whose `has` is; nothing if it is a need as well.
+  // `source`: the owner of `has`; std::nullopt if that is a need as well.
   bool compare(const ShardEntry& need, const ShardEntry& has, std::optional<uint32_t> source) {
     if (need.dtype == has.dtype && need.element_bytes == has.element_bytes && need.shape == has.shape) {
       return true;
@@ -137,12 +137,12 @@ class Holdings {
   Reasons wrong_;
 };
 
-// Cuts parts at the borders of what holders have, until each holder has all of a piece or nothing of it.
+// Cuts parts at the borders of what holders have, until each holder has all or nothing of each piece.
 class Cutter {
  public:
-  // What nobody of `holders` has goes to `uncovered`. False if there are too many pieces.
+  // Pieces that none of `holders` has go to `uncovered`. False if there are too many pieces.
   bool cut(Part whole_part, std::vector<Holder> all_holders, std::vector<Atom>& atoms, std::vector<Part>& uncovered) {
-    std::vector<Atom> work;  // not a recursion: nested boxes would make it deep
+    std::vector<Atom> work;  // no recursion: nested boxes would make it deep
     work.push_back({std::move(whole_part), std::move(all_holders)});
     while (!work.empty()) {
       Atom piece = std::move(work.back());
@@ -164,7 +164,7 @@ class Cutter {
   }
 
  private:
-  // A holder that has not all of the piece: the one in the middle of them, for halves of lists need the fewest cuts.
+  // A holder that has only part of the piece: the middle one, because halving lists needs the fewest cuts.
   static const Holder* one_with_a_part(const Atom& piece) {
     std::vector<const Holder*> some;
     for (const Holder& holder : piece.holders) {
@@ -175,7 +175,7 @@ class Cutter {
     return some.empty() ? nullptr : some[some.size() / 2];
   }
 
-  // `part` cut in two where `box` begins or ends within it.
+  // Cuts `part` in two where `box` begins or ends inside it.
   static std::pair<Part, Part> halves(const Part& part, const Box& box) {
     for (size_t dimension = 0; dimension < box.dimensions(); ++dimension) {
       for (const uint64_t border : {box.offsets[dimension], box.end(dimension)}) {
@@ -196,7 +196,7 @@ class Cutter {
   size_t pieces_ = 0;
 };
 
-// Deals atoms to their holders, so that all sources end with the same load where they can.
+// Distributes atoms over their holders, so that all sources end with the same load if possible.
 class Dealer {
  public:
   Dealer(const std::vector<ShardEntry>& needs, std::vector<uint64_t> loads, const ReshardOptions& options)
@@ -204,7 +204,7 @@ class Dealer {
     require(options_.least_stripe_bytes > 0, "a share needs at least one byte");
   }
 
-  // Those that few have are dealt first: the others can make up for them.
+  // Atoms that few holders have are distributed first: the others can compensate for them.
   void deal(std::vector<Atom> atoms, std::vector<Pull>& pulls) {
     std::stable_sort(atoms.begin(), atoms.end(),
                      [](const Atom& a, const Atom& b) { return a.holders.size() < b.holders.size(); });
@@ -216,7 +216,7 @@ class Dealer {
  private:
   void deal_one(Atom& atom, std::vector<Pull>& pulls) {
     std::vector<Holder>& holders = atom.holders;
-    const auto rank = [this](const Holder& holder) {  // who is served first
+    const auto rank = [this](const Holder& holder) {  // serving order
       const auto count = static_cast<uint32_t>(loads_.size());
       return std::make_tuple(loads_[holder.source], (holder.source + count - options_.first_source % count) % count,
                              holder.entry);
@@ -243,7 +243,7 @@ class Dealer {
     }
   }
 
-  // As water: the least loaded holders get so much that they end level, and each at least a stripe.
+  // Like water: the least loaded holders are filled up to the same level, each with at least a stripe.
   std::vector<uint64_t> fill(const std::vector<Holder>& holders, uint64_t bytes) const {
     uint64_t among = 1;
     uint64_t sum = bytes + loads_[holders[0].source];
@@ -263,7 +263,7 @@ class Dealer {
     return shares;
   }
 
-  // Cuts come between blocks of so many elements: as many whole rows as fit a stripe, so that pieces stay boxes.
+  // The size of the blocks between which cuts are made: as many whole rows as fit a stripe, so that pieces stay boxes.
   uint64_t block_elements(const Box& box, uint32_t element_bytes) const {
     uint64_t block = 1;
     for (size_t dimension = box.dimensions(); dimension-- > 0;) {
@@ -280,7 +280,7 @@ class Dealer {
   const ReshardOptions options_;
 };
 
-// Pulls of one need from one entry become as few as can be, in the order of their places in it.
+// Merges pulls of one need from one entry into as few as possible, ordered by their place in it.
 std::vector<Pull> merged(std::vector<Pull> pulls, const std::vector<ShardEntry>& needs,
                          const std::vector<ShardSource>& sources) {
   const auto key = [](const Pull& pull) { return std::make_tuple(pull.source, pull.entry, pull.need); };
@@ -311,7 +311,7 @@ std::vector<Pull> merged(std::vector<Pull> pulls, const std::vector<ShardEntry>&
   return pulls;
 }
 
-// By distance: what is to be dealt among the sources there. `missing`: what nobody has.
+// By distance: what is to be distributed among the sources there. `missing`: what nobody has.
 struct Cover {
   std::map<uint32_t, std::vector<Atom>> atoms;
   std::vector<Part> missing;
@@ -386,7 +386,7 @@ std::string overlapping_needs(const std::vector<ShardEntry>& needs) {
   return reasons.empty() ? "" : "needed twice: " + reasons.text();
 }
 
-// Cover of `parts` at `version`, with nothing missing; or why not.
+// A cover of `parts` at `version` with nothing missing; or why there is none.
 std::optional<Cover> whole_cover(std::vector<Part> parts, const std::vector<ShardEntry>& needs,
                                  const std::vector<ShardSource>& sources, Version version,
                                  const std::vector<uint32_t>& lost, std::string& why) {
@@ -452,7 +452,7 @@ std::optional<std::vector<Pull>> plan_reshard(const std::vector<ShardEntry>& nee
                                               std::string* why) {
   std::string reason;
   std::optional<std::vector<Pull>> plan = plan_parts(parts_of(needs), {}, {}, needs, sources, options, reason);
-  if (plan.has_value()) {  // entries are known to be sound now
+  if (plan.has_value()) {  // the entries are now known to be sound
     reason = overlapping_needs(needs);
     if (!reason.empty()) {
       plan.reset();

@@ -1,4 +1,4 @@
-// Plans between random shardings, carried out on real bytes and compared with a gather element by element.
+// Plans between random shardings, carried out on real bytes and compared with an element-by-element gather.
 #include "brain/reshard/reshard_plan.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ struct Tensor {
   }
 };
 
-// The bytes of a box, one element after the other: what the plan is judged by knows nothing of strides.
+// The bytes of a box, one element at a time: the reference for the plan knows nothing of strides.
 Bytes gather(const Tensor& tensor, const Box& box) {
   Bytes gathered;
   for (uint64_t index = 0; index < elements(box); ++index) {
@@ -49,7 +49,7 @@ Bytes gather(const Tensor& tensor, const Box& box) {
   return gathered;
 }
 
-// What pulling leaves in the memory of each need; every byte of each must have been written once.
+// What pulling leaves in the memory of each need; every byte must have been written exactly once.
 std::vector<Bytes> carry_out(const std::vector<Pull>& plan, const std::vector<ShardEntry>& needs,
                              const std::vector<ShardSource>& sources, const std::map<std::string, Tensor>& tensors) {
   std::vector<Bytes> memory;
@@ -86,7 +86,7 @@ std::vector<Bytes> carry_out(const std::vector<Pull>& plan, const std::vector<Sh
   return memory;
 }
 
-// Cuts of [0, length) into `parts`, some of them empty; or even ones, as torch.chunk makes them.
+// Cuts [0, length) into `parts`, some of them empty; or into even ones, as torch.chunk does.
 std::vector<uint64_t> borders(uint64_t length, uint64_t parts, bool even, std::mt19937_64& random) {
   std::vector<uint64_t> cuts = {0};
   const uint64_t chunk = (length + parts - 1) / parts;
@@ -150,7 +150,7 @@ std::map<std::string, Tensor> random_tensors(std::mt19937_64& random) {
   return tensors;
 }
 
-// A tensor of ours on every one of `ranks`.
+// Cuts a tensor of ours for each of `ranks`.
 std::vector<std::vector<ShardEntry>> shard(const std::map<std::string, Tensor>& tensors, uint64_t ranks,
                                            std::mt19937_64& random) {
   std::vector<std::vector<ShardEntry>> shards(ranks);
@@ -174,7 +174,7 @@ TEST(ReshardPlan, whatever_the_shardings_of_n_and_m_ranks_every_byte_comes_once_
     for (std::vector<ShardEntry>& entries : shard(tensors, 1 + random() % 8, random)) {
       sources.push_back({static_cast<uint32_t>(random() % 3), 7, std::move(entries)});
     }
-    if (random() % 3 == 0) {  // a checkpoint beside them, cut otherwise; and somebody who is not of that version
+    if (random() % 3 == 0) {  // an additional checkpoint, cut differently, and a source with another version
       for (std::vector<ShardEntry>& entries : shard(tensors, 1 + random() % 8, random)) {
         sources.push_back({3, 7, std::move(entries)});
       }
@@ -193,7 +193,7 @@ TEST(ReshardPlan, whatever_the_shardings_of_n_and_m_ranks_every_byte_comes_once_
         needed += needs[need].box.lengths.empty() ? 1 : elements(needs[need].box);
       }
       pulls += plan->size();
-      for (const Pull& pull : *plan) {  // nobody nearer has any of it
+      for (const Pull& pull : *plan) {  // no nearer source has any of it
         EXPECT_EQ(sources[pull.source].version, 7u);
         for (const ShardSource& other : sources) {
           for (const ShardEntry& entry : other.entries) {
@@ -305,7 +305,7 @@ TEST(ReshardPlan, random_replicas_give_even_shares_to_within_three_stripes) {
 }
 
 TEST(ReshardPlan, who_has_what_others_do_not_is_asked_for_less_of_the_rest) {
-  // Source 0 alone has the upper half: the other two give the lower one.
+  // Only source 0 has the upper half, so the other two give the lower one.
   const std::vector<ShardEntry> needs = {weight().entry(whole({1024, 512}))};
   const ShardEntry lower = weight().entry({{512, 0}, {512, 512}});
   const auto plan = plan_reshard(needs, {{0, 0, needs}, {0, 0, {lower}}, {0, 0, {lower}}}, {});
@@ -324,7 +324,7 @@ TEST(ReshardPlan, small_tensors_are_not_cut_and_different_targets_begin_at_diffe
 }
 
 TEST(ReshardPlan, pieces_that_follow_one_another_in_one_source_are_one_pull) {
-  // The near source's shard ends within the far one's; the far one gives the rest of the box as one piece.
+  // The near source's shard ends inside the far one's; the far one gives the rest of the box in one piece.
   const std::vector<ShardEntry> needs = {weight().entry({{100, 0}, {800, 512}})};
   const auto plan =
       plan_reshard(needs,
@@ -389,13 +389,13 @@ TEST(ReshardPlan, says_all_that_differs_of_another_models_checkpoint_up_to_a_lim
 
 TEST(ReshardPlan, refuses_entries_that_are_no_part_of_their_tensor_whatever_their_numbers) {
   const std::vector<ShardEntry> good = {weight().entry(whole({1024, 512}))};
-  constexpr uint64_t kMost = ~uint64_t{0};
+  constexpr uint64_t kMax = ~uint64_t{0};
   const std::vector<ShardEntry> bad_ones = {
       weight().entry({{0}, {512}}),
       weight().entry({{1000, 0}, {25, 512}}),
-      weight().entry({{kMost, 0}, {2, 512}}),
-      weight().entry({{1, 0}, {kMost, 512}}),
-      {"w", "type4", 4, {kMost, kMost}, whole({kMost, kMost})},
+      weight().entry({{kMax, 0}, {2, 512}}),
+      weight().entry({{1, 0}, {kMax, 512}}),
+      {"w", "type4", 4, {kMax, kMax}, whole({kMax, kMax})},
       {"w", "type4", 4, {uint64_t{1} << 61}, whole({uint64_t{1} << 61})},
       {"w", "type4", 0, {4}, whole({4})},
   };
@@ -463,7 +463,7 @@ TEST(ReshardPlan, one_of_768_ranks_plans_in_no_time_what_a_thousand_have) {
     }
     needs.push_back({name, "float32", 4, shape, {{shape[0] / 768 * 500, 0}, {shape[0] / 768, 256}}});
   }
-  needs.push_back({"layers.0.weight", "float32", 4, {50000, 256}, {{0, 0}, {20000, 256}}});  // and most of one
+  needs.push_back({"layers.0.weight", "float32", 4, {50000, 256}, {{0, 0}, {20000, 256}}});  // and most of one more
   const auto plan = plan_reshard(needs, sources, {.version = 5});
   ASSERT_TRUE(plan.has_value());
   const std::vector<uint64_t> bytes = shares(*plan, needs, sources.size());

@@ -29,7 +29,7 @@ StridedCopy strided_copy(const Box& source, const Box& target, const Box& part, 
   }
   require(contains(source, part) && contains(target, part), "a copy reaches beyond one of its shards");
   copy.run_bytes = element_bytes;
-  uint64_t source_stride = element_bytes;  // of one index of the dimension at hand
+  uint64_t source_stride = element_bytes;  // of one index of the current dimension
   uint64_t target_stride = element_bytes;
   for (size_t dimension = part.dimensions(); dimension-- > 0;) {
     const uint64_t count = part.lengths[dimension];

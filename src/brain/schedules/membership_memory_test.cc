@@ -1,4 +1,4 @@
-// What the membership brain remembers does not grow with the faults of a long job.
+// What the membership brain remembers does not grow with the number of faults in a long job.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace keepstep::brain {
 namespace {
 
-// One node whose workers do what they are told, at once.
+// One node whose workers do what they are told at once.
 class Node {
  public:
   explicit Node(const MembershipConfig& config) : brain_(config) { tell(NodeJoined{0, {ipv4(10, 0, 0, 1), 20000}}); }

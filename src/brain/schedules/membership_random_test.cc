@@ -1,5 +1,5 @@
 // The membership brain against simulated_node.h: random deaths, exceptions, hangs and a network that delays, drops,
-// repeats and reorders. Every schedule is repeated by its seed:
+// repeats and reorders. Every schedule can be repeated from its seed:
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*RandomSchedules*'
 // KEEPSTEP_SCHEDULES=1000000 runs more of them; KEEPSTEP_TRACE=1 prints events and effects.
 
@@ -62,7 +62,7 @@ class Schedule {
     brain_ = std::make_unique<Membership>(config_);
     nodes_ = std::make_unique<Nodes>(loop_, ledger_, paths_, chances_, target_,
                                      [this](NodeId node, Event event) { tell_brain(node, std::move(event)); });
-    if (config_.nodes == 1 && config_.most_nodes <= 1) {
+    if (config_.nodes == 1 && config_.max_nodes <= 1) {
       nodes_->on_one_node();
     }
     nodes_->compare_states_every(loop_.below(4));
@@ -101,7 +101,7 @@ class Schedule {
     must(!nodes_->anybody_writes(), "the job ended although a rank still writes its last files");
     if (ended_->message.find("after the training function had returned") != std::string::npos) {
       must(ended_->exit_code == 1, "a job in which a process was killed ended with 0");
-      // A rank may have called the next function, of which nobody has heard: no step of it is decided.
+      // A rank may have called the next function without anyone knowing: no step of it is decided yet.
       const bool in_the_next = nodes_->functions_over() > entered_;
       must(ledger_.newest_decided() == (in_the_next ? 0 : target_), "a rank was let go before the last step");
       paths_.count("death after the release");
@@ -122,17 +122,17 @@ class Schedule {
  private:
   double pick(std::initializer_list<double> values) { return values.begin()[loop_.below(values.size())]; }
 
-  Time some_time(uint64_t most_ms) { return std::chrono::milliseconds(loop_.below(most_ms + 1)); }
+  Time some_time(uint64_t max_ms) { return std::chrono::milliseconds(loop_.below(max_ms + 1)); }
 
-  // A world of 1 to 12 ranks that changes: nodes come and go, and users have wishes.
+  // A changing world of 1 to 12 ranks: nodes come and go, and users make requests.
   void make_elastic() {
     config_.nodes = 1 + static_cast<uint32_t>(loop_.below(2));
     config_.spare_nodes = 0;
-    config_.most_nodes = config_.nodes + static_cast<uint32_t>(loop_.below(3));
+    config_.max_nodes = config_.nodes + static_cast<uint32_t>(loop_.below(3));
     config_.ranks_per_node = 1 + static_cast<uint32_t>(loop_.below(3));
     config_.ranks_per_replica = loop_.below(3) == 0 ? config_.ranks_per_node : 1;
     config_.start_grace = some_time(10);
-    const uint32_t most = config_.most_nodes * config_.ranks_per_node / config_.ranks_per_replica;
+    const uint32_t most = config_.max_nodes * config_.ranks_per_node / config_.ranks_per_replica;
     ElasticConfig elastic;
     elastic.min_replicas = 1;
     elastic.max_replicas = most;
@@ -142,7 +142,7 @@ class Schedule {
     elastic.scale_up_snooze = some_time(20);
     elastic.min_between_changes = some_time(20);
     elastic.backoff_factor = 1.0 + static_cast<double>(loop_.below(2));
-    elastic.backoff_most = elastic.min_between_changes + some_time(100);
+    elastic.max_backoff = elastic.min_between_changes + some_time(100);
     config_.elastic = elastic;
     target_ += 10;
   }
@@ -204,7 +204,7 @@ class Schedule {
     }
     carry(answers, last_event_[node], [this, shared] {
       if (const auto* parked = std::get_if<WorkerParked>(shared.get())) {
-        feed(WorkerRecoverable{parked->worker});  // the one order that the shell keeps
+        feed(WorkerRecoverable{parked->worker});  // the only order that the shell preserves
       }
       feed(*shared);
     });
@@ -215,7 +215,7 @@ class Schedule {
       std::cerr << loop_.now() << " > " << type_name(event.index(), true) << describe(event) << "\n";
     }
     if (const auto* joined = std::get_if<NodeJoined>(&event); joined != nullptr && parted_.contains(joined->node)) {
-      return;  // an agent says that once
+      return;  // an agent reports that only once
     }
     const Version floor_before = brain_->version();
     const Effects effects = brain_->step(event, std::chrono::microseconds(loop_.now()));
@@ -317,7 +317,7 @@ class Schedule {
     return restarted;
   }
 
-  // Who is named had other gradients than the others in some attempt, or another state; nobody else is.
+  // Each accused rank had different gradients in some attempt, or a different state; no other rank had.
   void check_corruption(const Journal& journal) {
     lied_ = true;
     const bool state = std::get<std::string>(journal.fields.at(1).second) == "state";
@@ -380,7 +380,7 @@ class Schedule {
       paths_.count("restart after too many lies");  // nobody's state is trusted any more
     }
     for (const auto& [id, worker] : nodes_->workers()) {
-      // Who left when the world shrank has a copy, too, but does not know what was decided without it.
+      // A worker that left when the world shrank has a copy, too, but does not know what was decided without it.
       const bool left = last_prepare_ && std::none_of(last_prepare_->members.begin(), last_prepare_->members.end(),
                                                       [id](const Member& member) { return member.worker == id; });
       must(too_many_lies_ || left || !worker.alive || killed_.contains(id) || nodes_->was_corrupted(id) ||
@@ -390,7 +390,7 @@ class Schedule {
     ledger_.restarted(last_prepare_ ? last_prepare_->identity : Identity{});
   }
 
-  // It is clean at `version`, or puts back what an update before its vote has overwritten.
+  // It is clean at `version`, or restores what an update before its vote has overwritten.
   static bool comes_to(const Worker& worker, Version version) {
     const StepWord word = unpack_step_word(worker.word);
     return worker.state_word() == StateWord{StateKind::kClean, version} ||
@@ -416,10 +416,10 @@ class Schedule {
   std::set<WorkerId> killed_;
   std::set<NodeId> parted_;
   uint32_t functions_ = 1;
-  uint32_t entered_ = 0;  // after the first
+  uint32_t entered_ = 0;  // without the first one
   bool again_ = false;
   bool lied_ = false;           // the journal said so
-  bool too_many_lies_ = false;  // what the newest rung was taken for
+  bool too_many_lies_ = false;  // the reason for the newest rung
   std::optional<EndJob> ended_;
 };
 

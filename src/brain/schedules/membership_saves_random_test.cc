@@ -1,6 +1,6 @@
-// Saves that outlive their ranks: all ranks die at any instant, saves become complete at any later one, and the news of
-// it takes its time. A start goes on from a state that lies in storage and is of the history that it continues, and
-// from the newest such state that it has heard of.
+// Saves that outlive their ranks: all ranks die at any instant, saves complete at any later one, and the news takes its
+// time. A start continues from a stored state that belongs to the history it continues, and from the newest such state
+// that it has heard of.
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*SavesOfTheDead*'
 
 #include <gtest/gtest.h>
@@ -99,12 +99,12 @@ class Saves {
     history_.erase(history_.upper_bound(version), history_.end());
     prepared_ = prepare;
     ready_ = 0;
-    // Rank 0's process has what is above given up, or taken away.
+    // Rank 0's process gives up or removes what is above.
     std::erase_if(under_way_, [&](const Save& save) { return save.version > version; });
     storage_.erase(storage_.upper_bound(version), storage_.end());
   }
 
-  // Of a process: it parks, or is ready.
+  // Called when a process parks or is ready.
   void begin_something() {
     if (!starting_.empty()) {
       const auto which = starting_.begin() + static_cast<std::ptrdiff_t>(below(starting_.size()));
@@ -130,7 +130,7 @@ class Saves {
     const Version before = history_.empty() ? 0 : history_.rbegin()->first;
     const uint64_t content = before == 0 ? 0 : history_.at(before);
     history_[before + 1] = content * 1'000'003 + prepared_->identity.generation * 1009 + before;
-    if (below(3) != 0) {  // else nobody hears of it
+    if (below(3) != 0) {  // otherwise nobody hears of it
       feed(Progress{prepared_->identity, before + 1});
     }
     if (below(3) == 0) {
@@ -177,7 +177,7 @@ class Saves {
   std::optional<Prepare> prepared_;
   size_t ready_ = 0;
   Identity activated_;
-  std::map<Version, uint64_t> history_;  // what each step made, in the history that goes on
+  std::map<Version, uint64_t> history_;  // what each step produced, in the surviving history
   std::vector<Save> under_way_;
   std::map<Version, uint64_t> storage_;
   std::vector<Save> news_;

@@ -1,6 +1,7 @@
-// The brains of coordinator and agents, and sharded state in an elastic job: nodes that keep copies, join, leave and
-// are lost, ranks that die at any instant. Whatever happens, a generation that forms finds every shard of its version,
-// all of one history, at most one step is done again, and only a loss of more nodes than copies allow costs more.
+// The coordinator's and agents' brains with sharded state in an elastic job: nodes that keep copies, join, leave and
+// are lost, and ranks that die at any instant. Whatever happens, a generation that forms finds every shard of its
+// version, all from one history; at most one step is redone, and only losing more nodes than the copies allow costs
+// more.
 //   KEEPSTEP_SEED=41 keepstep_brain_test --gtest_filter='*ShardedSchedules*'
 // KEEPSTEP_SCHEDULES=1000000 runs more of them.
 
@@ -32,9 +33,9 @@ struct Process {
   uint32_t sharding = 0;  // what it was built for
   StateKind kind = StateKind::kEmpty;
   Version version = 0;
-  uint64_t content = 0;  // of its state: the same number on all ranks that have the same history
+  uint64_t content = 0;  // of its state: the same number on all ranks with the same history
   Vote vote = Vote::kOpen;
-  Step step = 0;  // that it votes on
+  Step step = 0;  // the step it votes on
 };
 
 // As in memory: the two slots of a rank's vault.
@@ -60,14 +61,14 @@ struct Node {
   explicit Node(NodeId id) : brain(id) {}
   NodeBrain brain;
   Identity sealed;                                    // the newest page that is
-  std::map<std::pair<uint32_t, Rank>, Vault> vaults;  // by division and rank
+  std::map<std::pair<uint32_t, Rank>, Vault> vaults;  // by sharding and rank
 };
 
 class ShardedSchedule {
  public:
   explicit ShardedSchedule(uint64_t seed, bool trace) : loop_(seed), trace_(trace) {
     config_.nodes = 1 + static_cast<uint32_t>(loop_.below(3));
-    config_.most_nodes = config_.nodes + static_cast<uint32_t>(loop_.below(3));
+    config_.max_nodes = config_.nodes + static_cast<uint32_t>(loop_.below(3));
     config_.ranks_per_node = 1 + static_cast<uint32_t>(loop_.below(3));
     config_.ranks_per_replica = loop_.below(3) == 0 ? config_.ranks_per_node : 1;
     config_.repeat_after = std::chrono::milliseconds(20);
@@ -77,7 +78,7 @@ class ShardedSchedule {
     config_.start_failures = 100000;
     config_.start_grace = {};
     ElasticConfig elastic;
-    elastic.max_replicas = config_.most_nodes * config_.ranks_per_node / config_.ranks_per_replica;
+    elastic.max_replicas = config_.max_nodes * config_.ranks_per_node / config_.ranks_per_replica;
     elastic.scaling_timeout = some_time(20);
     elastic.graceful_shutdown_timeout = some_time(100);
     elastic.faulty_scale_down_timeout = some_time(40);
@@ -111,7 +112,7 @@ class ShardedSchedule {
   std::map<std::string, uint64_t> paths;
 
  private:
-  Time some_time(uint64_t most_ms) { return std::chrono::milliseconds(loop_.below(most_ms + 1)); }
+  Time some_time(uint64_t max_ms) { return std::chrono::milliseconds(loop_.below(max_ms + 1)); }
   int64_t soon() { return 10 + static_cast<int64_t>(loop_.below(loop_.below(8) == 0 ? 5000 : 300)); }
   void every(int64_t us, const std::function<void()>& what) {
     loop_.after(us, [this, us, what] {
@@ -145,7 +146,7 @@ class ShardedSchedule {
         lose_a_node();
         break;
       case 4:
-        if (nodes_.size() < config_.most_nodes) {
+        if (nodes_.size() < config_.max_nodes) {
           join();
         }
         break;
@@ -198,7 +199,7 @@ class ShardedSchedule {
     });
   }
 
-  // Copies are on two nodes: one may be lost until all shards have their copies again.
+  // Copies are on two nodes: one may be lost, until all shards have their copies again.
   void lose_a_node() {
     const NodeId lost = another_node();
     if (lost == 0) {
@@ -236,7 +237,7 @@ class ShardedSchedule {
     });
   }
 
-  // An order of the coordinator, for one node or for all.
+  // A coordinator's order to one node or to all.
   template <typename Order>
   void carry_out(const Order& order) {
     if constexpr (std::is_same_v<Order, Prepare>) {
@@ -381,12 +382,12 @@ class ShardedSchedule {
     }
   }
 
-  // What follows from words and vaults here needs none of these.
+  // What follows here from words and vaults needs none of these.
   void carry_out(NodeId, Node&, const Interrupt&) {}
   void carry_out(NodeId, Node&, const Begin&) {}
   void carry_out(NodeId, Node&, const Inherit&) {}
   void carry_out(NodeId, Node&, const ForgetCapsules&) {}
-  void carry_out(NodeId, Node&, const ForgetUnused&) {}  // ranks here ask for their vaults with each step
+  void carry_out(NodeId, Node&, const ForgetUnused&) {}  // ranks here ask for their vaults in each step
   void carry_out(NodeId, Node&, const TellPause&) {}
   void carry_out(NodeId, Node&, const HasFormed&) {}
   void carry_out(NodeId, Node&, const FreeMemory&) {}
@@ -397,7 +398,7 @@ class ShardedSchedule {
     return node == nodes_.end() || node->second.sealed >= identity;
   }
 
-  // What a step of a generation makes of a state.
+  // The state after a step of a generation.
   static uint64_t after(uint64_t content, Identity identity, Step step) {
     return content * 1'000'003 + identity.generation * 1009 + step;
   }
@@ -450,7 +451,7 @@ class ShardedSchedule {
         }
       }
       if (process.content == kNothing && lost_since_prepared()) {
-        return;  // whoever had it died meanwhile: the generation will not form
+        return;  // the rank that had it has died: the generation will not form
       }
       must(process.content != kNothing, "a generation was let form although a shard is nowhere");
     } else if (!clean) {
@@ -485,7 +486,7 @@ class ShardedSchedule {
     });
   }
 
-  // On nodes of members only: nobody else serves it.
+  // Only on nodes of members: no other node serves it.
   uint64_t shard(uint32_t sharding, Rank rank, Version version) const {
     for (const Member& member : prepared_->members) {
       const auto node = nodes_.find(member.node);
@@ -518,7 +519,8 @@ class ShardedSchedule {
     return nodes[static_cast<size_t>(own + 1) % nodes.size()];
   }
 
-  // The copy of a rank's version is whole, here and at its keeper; then it votes, or waits for the world to change.
+  // The copy of a rank's version is whole, here and at its keeper; then the rank votes, or waits for the world to
+  // change.
   void copy(const Member& member, Identity identity) {
     Process& process = processes_.at(member.worker);
     if (!process.alive || sealed(process, identity)) {
@@ -526,7 +528,7 @@ class ShardedSchedule {
     }
     keep(member.rank, member.node, process.version, process.content);
     if (!nodes_.contains(keeper_of(member))) {
-      return;  // the rank waits, and the job will hear of the loss
+      return;  // the rank waits, and the job will learn of the loss
     }
     loop_.after(soon(), [this, member, identity] {
       Process& rank = processes_.at(member.worker);
@@ -569,7 +571,7 @@ class ShardedSchedule {
     Process& first = processes_.at(prepared_->members.front().worker);
     first.vote = Vote::kDecided;
     newest_ = process.step;
-    at_risk_ = false;  // all copies of the version before are whole
+    at_risk_ = false;  // all copies of the previous version are whole
     paused_ = pause_.contains(identity.generation);
     settle(identity);
     for (const Member& each : prepared_->members) {
@@ -577,7 +579,7 @@ class ShardedSchedule {
     }
   }
 
-  // The agents hear of the step, and forget what was divided otherwise.
+  // The agents learn of the step, and forget other shardings.
   void settle(Identity identity) {
     if (decided_step_ < prepared_->version + 2 || sealed(processes_.at(prepared_->members.front().worker), identity)) {
       return;
@@ -617,19 +619,19 @@ class ShardedSchedule {
       std::cerr << loop_.now() << " " << journal.event << ": " << journal.because << "\n";
     }
     if (journal.event == "restart") {
-      // More was lost than copies allow, or everything that was built was lost before the first copy.
+      // More was lost than copies allow, or everything built was lost before the first copy.
       must(newest_ == 0 || more_lost_than_copies(), "a restart although every shard was left");
       restarted_ = true;
     }
     if (journal.event == "resized") {
-      at_risk_ = true;  // who has no ranks any more serves nothing: until the next step that is as if it were lost
+      at_risk_ = true;  // nodes without ranks serve nothing: until the next step it is as if they were lost
     }
     if (journal.event == "resize_postponed") {
       ++paths["postponed"];
     }
   }
 
-  // Of the newest version and the one before, in either division.
+  // Of the newest version and the previous one, in either sharding.
   bool more_lost_than_copies() const {
     if (!prepared_) {
       return true;
@@ -662,14 +664,14 @@ class ShardedSchedule {
   std::map<WorkerId, Process> processes_;
   std::optional<Prepare> prepared_;
   std::set<WorkerId> released_;
-  std::set<WorkerId> writing_;  // they were released, and did not end yet
+  std::set<WorkerId> writing_;  // released ranks that have not ended yet
   std::set<Rank> hydrated_;
-  std::set<uint32_t> pause_;  // generations that were told
+  std::set<uint32_t> pause_;  // generations that were told to pause
   std::vector<NodeId> stay_;
-  bool paused_ = false;  // the step that was just decided is the last
+  bool paused_ = false;  // the step just decided is the last one
   Step decided_step_ = 0;
   Version newest_ = 0;    // decided
-  bool at_risk_ = false;  // a node was lost, and not every shard has two copies again
+  bool at_risk_ = false;  // a node was lost, and not every shard has two copies again yet
   bool restarted_ = false;
   std::optional<EndJob> ended_;
 };

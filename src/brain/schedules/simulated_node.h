@@ -1,8 +1,8 @@
-// The nodes of a job in miniature for membership_random_test.cc: the shells around the agents' own brain (node.h) and
-// the ranks' (rank.h): workers with the step words, votes, updates and hydration, advanced one
-// atomic action at a time. Test code only.
+// A miniature version of a job's nodes for membership_random_test.cc: the shells around the agents' brains (node.h) and
+// the ranks' brains (rank.h), and workers with step words, votes, updates and hydration that advance by one atomic
+// action at a time. Test code only.
 //
-// What must hold is checked where it happens: see Ledger.
+// Invariants are checked where they apply: see Ledger.
 #pragma once
 
 #include <algorithm>
@@ -36,12 +36,12 @@ enum class At {
   kVoting,
   kVoted,
   kVerdict,
-  kRestoring,  // puts back what such an update has overwritten
+  kRestoring,  // restores what such an update has overwritten
   kUpdating,
   kClosing,
   kPaused,
   kFinished,
-  kWriting,  // what it has to write after the last step
+  kWriting,  // what it must write after the last step
   kHung,
 };
 
@@ -51,29 +51,29 @@ struct Worker {
   bool alive = true;
   bool scheduled = false;
   At at = At::kStarting;
-  // The page: outlives the process.
+  // The page, which outlives the process.
   uint64_t word = 0;
   uint64_t state = 0;
   std::array<std::optional<std::pair<Version, uint64_t>>, 2> capsules;
   // The process.
   Content content = 0;
-  std::array<uint64_t, 3> flipped{};  // what each third of its state differs by from what it should be: nobody knows
+  std::array<uint64_t, 3> flipped{};  // how each third of its state differs from what it should be: nobody knows
   std::vector<Content> pulled;
   Identity entered;
   Rank rank = 0;
   RankBrain brain;
-  uint64_t corrupted = 0;            // what its gradients of this step differ by from those of the others
-  std::optional<StepDigest> digest;  // in its page: of the step that it voted on
-  // What the agent told it, the newest of each.
+  uint64_t corrupted = 0;            // how its gradients of this step differ from the others'
+  std::optional<StepDigest> digest;  // in its page: of the step it voted on
+  // The newest of each that the agent told it.
   std::optional<Prepare> assigned;  // with the members of all nodes
   std::optional<Activate> activated;
   Identity released;
-  uint32_t functions = 0;  // that are over for it
-  bool carries = false;    // what it holds comes from a function before: of its own, or of who hydrated it
-  Identity pausing;        // say so with the next vote
-  StateWord answered;      // to that
+  uint32_t functions = 0;  // how many are over for it
+  bool carries = false;    // its state comes from a previous function: its own, or that of the rank that hydrated it
+  Identity pausing;        // to be announced with the next vote
+  StateWord answered;      // to `assigned`
   StateWord state_word() const { return unpack_state_word(state); }
-  // That it does, or does next.
+  // The step that it does now, or next.
   Step step() const { return brain.version() + 1; }
 };
 
@@ -84,15 +84,15 @@ struct Page {
   std::map<Step, std::set<Rank>> closed;  // by ranks of this node
 };
 
-// An agent: its brain, and the memory that it made.
+// An agent: its brain, and the memory it created.
 struct Agent {
   explicit Agent(NodeId id) : brain(id) {}
   NodeBrain brain;
   std::map<Identity, Page> pages;
-  std::set<WorkerId> freed;  // the memory of these
+  std::set<WorkerId> freed;  // workers whose memory was freed
 };
 
-// What the members of a generation share, whatever their nodes.
+// What the members of a generation share across nodes.
 struct Generation {
   Prepare prepare;
   std::optional<Activate> activate;
@@ -102,8 +102,8 @@ struct Generation {
   std::map<Step, std::set<Rank>> updated;  // before the vote
   std::map<Step, std::set<Rank>> voted;
   Step decided = 0;
-  Step disagreed = 0;          // somebody told of it
-  std::set<Step> pause_after;  // somebody said so with its vote
+  Step disagreed = 0;          // somebody reported it
+  std::set<Step> pause_after;  // somebody announced it with its vote
 };
 
 class Nodes {
@@ -112,12 +112,12 @@ class Nodes {
         std::function<void(NodeId, Event)> tell)
       : loop_(loop), ledger_(ledger), paths_(paths), chances_(chances), target_(target), tell_(std::move(tell)) {}
 
-  // An agent attends from now on.
+  // An agent is present from now on.
   void come(NodeId node) {
     agents_.emplace(node, Agent(node));
     tell_(node, NodeJoined{node, {ipv4(10, 0, 1, static_cast<uint8_t>(node)), 20000}});
   }
-  // Those that an effect for all goes to.
+  // The nodes that receive an effect meant for all.
   std::vector<NodeId> attending() const {
     std::vector<NodeId> nodes;
     for (const auto& [node, agent] : agents_) {
@@ -153,10 +153,10 @@ class Nodes {
   void on_one_node() { one_node_ = true; }
   // Somebody starts another agent.
   void join_another() { come_again(next_node_++); }
-  // So many recoverable functions, one after another.
+  // Runs `number` recoverable functions in sequence.
   void run_functions(uint32_t number) { functions_ = number; }
   uint32_t functions_over() const { return ledger_functions_; }
-  // A node that is not the first is told to leave, and ends at the end of its time in any case.
+  // A node other than the first is told to leave, and ends when its time is up in any case.
   void tell_to_leave(int64_t grace) {
     std::vector<NodeId> others = attending();
     std::erase(others, first_node());
@@ -173,20 +173,21 @@ class Nodes {
     });
   }
   void compare_states_every(Step steps) { compare_every_ = steps; }
-  // What an agent says arrives, and in its order, as over a real connection. Else its brain is not told that a
-  // generation formed: it would give memory back that a coordinator who did not hear of it asks for.
+  // Agents' messages arrive, and in order, as over a real connection. Otherwise an agent's brain is not told that a
+  // generation formed: it would free memory that a coordinator that has not heard of it still asks for.
   void deliver_in_order() { in_order_ = true; }
-  // Updates come before the vote, of a state that is put back where the step does not count.
+  // Updates come before the vote, and their state is restored if the step does not count.
   void communicate_in_updates() { communicates_ = true; }
   const std::map<WorkerId, Worker>& workers() const { return workers_; }
   bool lost() const { return !lost_.empty(); }
-  // Some rank was released, and did not end by itself yet.
+  // Some rank was released and has not ended on its own yet.
   bool anybody_writes() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& each) { return each.second.alive && each.second.at == At::kWriting; });
   }
   bool was_corrupted(WorkerId worker) const { return liars_.contains(worker); }
-  // A newcomer took a flipped state from somebody who was not found out yet: then more may be wrong than right.
+  // A newcomer received a flipped state from a rank that had not been found out yet: then more ranks may be wrong than
+  // right.
   bool flips_spread() const { return flips_spread_; }
 
  private:
@@ -198,7 +199,7 @@ class Nodes {
     }
   }
 
-  // What the generation is, for all nodes: a node is told only of its own members.
+  // Records the generation for all nodes: a node is told only its own members.
   void note(const Effect& effect) {
     if (const auto* prepare = std::get_if<Prepare>(&effect)) {
       generations_[prepare->identity].prepare = *prepare;
@@ -217,7 +218,7 @@ class Nodes {
     Worker& worker = workers_[effect.spawn.worker];
     worker.id = effect.spawn.worker;
     worker.node = node;
-    worker.content = mix(worker.id, 12345);  // every process starts with other random weights
+    worker.content = mix(worker.id, 12345);  // every process starts with different random weights
     worker.functions = effect.spawn.functions;
     must(worker.functions < functions_, "a worker passes over a function that is not over");
     schedule(worker, 300 + static_cast<int64_t>(loop_.below(3000)));
@@ -262,17 +263,17 @@ class Nodes {
     const Prepare& prepare = generations_.at(agent.brain.identity()).prepare;
     Worker& worker = workers_.at(effect.member.worker);
     must(worker.node == node && effect.member.node == node, "a rank is said to be where its worker is not");
-    must(prepare.table.place(effect.member.rank).node == node, "the rank table has a rank on another node");
+    must(prepare.table.locate(effect.member.rank).node == node, "the rank table has a rank on another node");
     must(effect.member.previous == kNoWorker || effect.member.newcomer, "a survivor takes over a capsule");
     if (worker.alive && worker.assigned && worker.assigned->identity == prepare.identity &&
         worker.entered == prepare.identity && worker.at >= At::kReady && worker.at != At::kHung) {
-      tell_ready(worker);  // who answered already says it again
+      tell_ready(worker);  // it answered already, so it repeats the answer
     }
     const bool repeated = worker.assigned && worker.assigned->identity == prepare.identity;
     worker.assigned = prepare;
     const auto previous = workers_.find(effect.member.previous);
     if (!repeated && previous != workers_.end() && previous->second.node != node) {
-      worker.capsules = previous->second.capsules;  // that node's are gone, but the keeper of the rank has copies
+      worker.capsules = previous->second.capsules;  // that node's are gone, but the rank's keeper has copies
     }
   }
 
@@ -281,7 +282,7 @@ class Nodes {
       workers_.at(id).activated = effect.activate;
     }
     if (is_formed(generations_.at(effect.activate.identity)) && !effect.first) {
-      say_formed(effect.activate.identity);  // as who said so before does again
+      say_formed(effect.activate.identity);  // a node that reported it before does so again
     }
   }
 
@@ -314,11 +315,11 @@ class Nodes {
     }
   }
 
-  void carry_out(NodeId, Agent&, const ForgetCapsules&) {}  // no capsules of other nodes here
-  void carry_out(NodeId, Agent&, const Forget&) {}          // no vaults here: membership_sharded_random_test.cc
+  void carry_out(NodeId, Agent&, const ForgetCapsules&) {}  // there are no capsules of other nodes here
+  void carry_out(NodeId, Agent&, const Forget&) {}          // no vaults here: see membership_sharded_random_test.cc
   void carry_out(NodeId, Agent&, const ForgetUnused&) {}
   void carry_out(NodeId, Agent&, const HasFormed&) {}
-  void carry_out(NodeId, Agent&, const Close&) {}  // the schedule ends
+  void carry_out(NodeId, Agent&, const Close&) {}  // the schedule is over
 
   void leave(const ReleaseNode& effect) {
     for (const Member& member : generations_[newest_].prepare.members) {
@@ -373,7 +374,7 @@ class Nodes {
     }
   }
 
-  // Now and then the scheduler forgets a worker for a while.
+  // From time to time the scheduler forgets a worker for a while.
   int64_t pause(uint64_t usual) { return 1 + static_cast<int64_t>(loop_.below(loop_.below(16) == 0 ? 4000 : usual)); }
 
   void advance(Worker& worker) {
@@ -469,7 +470,7 @@ class Nodes {
     const auto world = static_cast<uint32_t>(generations_.at(worker.entered).prepare.members.size());
     (void)worker.brain.assigned({worker.rank, world, prepare.sharding.number}, prepare.version);
     if (loop_.below(4) == 0) {
-      worker.brain.left();  // said once more, and late
+      worker.brain.left();  // repeated, and late
     }
     worker.word = pack(StepWord{worker.entered, worker.step(), Vote::kOpen, false});
     worker.at = At::kEntered;
@@ -550,7 +551,7 @@ class Nodes {
 
   void join(Worker& worker) {
     Generation& generation = generation_of(worker);
-    if (generation.prepare.resized) {  // in another world ranks get theirs anew
+    if (generation.prepare.resized) {  // in another world ranks get new ones
       worker.capsules[worker.brain.version() % 2] = {worker.brain.version(), capsule_of(worker)};
     }
     generation.formed.insert(worker.rank);
@@ -562,7 +563,7 @@ class Nodes {
     wake_all();
   }
 
-  // A message of rank 0's node, which may lie in its socket when the words are sealed.
+  // A message from rank 0's node, which may still be in its socket when the words are sealed.
   void say_formed(Identity identity) {
     const NodeId node = generations_.at(identity).prepare.members.front().node;
     if (lost_.contains(node)) {
@@ -689,15 +690,15 @@ class Nodes {
     worker.at = At::kWaiting;
   }
 
-  // Where a step that does not count is left for.
+  // Where a rank goes when it leaves a step that does not count.
   At left() const { return communicates_ ? At::kRestoring : At::kWaiting; }
 
-  // What forward changed in this rank.
+  // Whatever forward changed in this rank.
   static void save_capsule(Worker& worker) {
     worker.capsules[worker.step() % 2] = {worker.step(), mix(worker.rank, next_content(worker))};
   }
 
-  // The same in a redo, unlike next_content: the same gradients come out of the same state.
+  // Unlike next_content, the same in a redo: the same state gives the same gradients.
   StepDigest digest_of(const Worker& worker) const {
     return {mix(worker.content, worker.step()) ^ worker.corrupted,
             compares_states(worker.step())
@@ -711,7 +712,7 @@ class Nodes {
   }
   static uint64_t capsule_of(const Worker& worker) { return mix(worker.rank, worker.content); }
 
-  // What the last voter finds when it compares what all wrote into their pages before they voted.
+  // What the last voter finds when it compares what all ranks wrote into their pages before they voted.
   bool agreed(const Worker& worker) {
     const std::vector<Member>& members = generation_of(worker).prepare.members;
     return std::all_of(members.begin(), members.end(),
@@ -741,7 +742,7 @@ class Nodes {
     wake_all();
   }
 
-  // Sealed before this rank knew what all voted.
+  // Sealed before this rank knew how all voted.
   void undecided(Worker& worker) {
     must(worker.brain.voted(false, 0) == AfterVote::kAwaitVerdict, "a rank does not wait for the verdict");
     worker.at = At::kVerdict;
@@ -749,12 +750,12 @@ class Nodes {
 
   void await_votes(Worker& worker) {
     Generation& generation = generation_of(worker);
-    // Where there are several nodes, rank 0 records the decision before the others hear of it.
+    // With several nodes, rank 0 records the decision before the others learn of it.
     const bool may_know = one_node_ || worker.rank == 0 || generation.decided >= worker.step();
     if (all(generation.voted[worker.step()], worker) && generation.decided < worker.step() && !agreed(worker)) {
       if (interrupted(worker)) {
         undecided(worker);
-      } else if (generation.disagreed != worker.step()) {  // one of them tells
+      } else if (generation.disagreed != worker.step()) {  // one of them reports it
         generation.disagreed = worker.step();
         tell_(worker.node,
               WorkerFaulted{worker.id, worker.entered, worker.step(), "the digests differ", "", false, false, true});
@@ -763,7 +764,7 @@ class Nodes {
       if (!swap_word(worker, Vote::kYes, worker.step(), worker.step(), Vote::kDecided)) {
         undecided(worker);
       } else {
-        if (generation.decided < worker.step()) {  // who decides later may be behind others that go on, and flip
+        if (generation.decided < worker.step()) {  // a late decider may be behind others that continue, and flip
           check_same_states(worker);
         }
         generation.decided = worker.step();
@@ -821,7 +822,7 @@ class Nodes {
   }
 
   void close(Worker& worker) {
-    if (unpack_step_word(worker.word).vote != Vote::kDecided) {  // it counts by a verdict
+    if (unpack_step_word(worker.word).vote != Vote::kDecided) {  // it counts because of a verdict
       worker.at = At::kWaiting;
     } else if (!swap_word(worker, Vote::kDecided, worker.brain.version(), worker.step(), Vote::kOpen)) {
       paths_.count("sealed between update and next step");
@@ -832,7 +833,7 @@ class Nodes {
     }
   }
 
-  // Once all ranks of the node committed it.
+  // Called once all ranks of the node have committed the step.
   void tell_progress(const Worker& worker) {
     const Step committed = worker.brain.version();
     std::set<Rank>& closed = page_of(worker).closed[committed];
@@ -863,7 +864,7 @@ class Nodes {
     }
   }
 
-  // A few times, with a chance to die each time.
+  // Called several times, with a chance to die each time.
   void write(Worker& worker) {
     if (loop_.below(4) > 0) {
       schedule(worker, pause(400));
@@ -879,7 +880,7 @@ class Nodes {
 
   void enter_next(Worker& worker) {
     ++worker.functions;
-    if (worker.functions > ledger_functions_) {  // the first that does: all steps of the one before are committed
+    if (worker.functions > ledger_functions_) {  // the first rank to do so: all steps of the previous one are committed
       ledger_functions_ = worker.functions;
       ledger_.restarted(worker.entered);
       paths_.count("another function");
@@ -927,7 +928,7 @@ class Nodes {
     }
   }
 
-  // Another agent takes its place after a while, under a name of its own.
+  // Another agent takes its place after a while, under its own id.
   void lose_node(NodeId node) {
     paths_.count("node lost");
     silence(node);
@@ -936,7 +937,7 @@ class Nodes {
     loop_.after(static_cast<int64_t>(loop_.below(20000)), [this] { come_again(next_node_++); });
   }
 
-  // Until the job knows that it needs another node it refuses one: it asks again.
+  // Until the job knows that it needs another node it refuses one, so the agent asks again.
   void come_again(NodeId node) {
     if (!lost_.contains(node)) {
       come(node);
@@ -975,9 +976,9 @@ class Nodes {
   NodeId next_node_ = 100;
   std::map<WorkerId, Worker> workers_;
   std::set<WorkerId> liars_;
-  Step compare_every_ = 0;  // 0: states are not compared, and not flipped
+  Step compare_every_ = 0;  // 0: states are neither compared nor flipped
   bool flips_spread_ = false;
-  std::set<std::pair<Identity, Step>> corrupted_;  // attempts in which a rank had other gradients
+  std::set<std::pair<Identity, Step>> corrupted_;  // attempts in which a rank had different gradients
   std::map<Identity, Generation> generations_;
   Identity newest_;  // of them
 };

@@ -40,7 +40,7 @@ size_t inserted_by(const RankTableDelta& delta) {
   return count;
 }
 
-// Entry by entry at the same index, what is beyond the shorter one at the end.
+// Compares entries at the same index; what exceeds the shorter table is one splice at the end.
 RankTableDelta by_index(const std::vector<Entry>& base, const std::vector<Entry>& target) {
   RankTableDelta delta;
   const size_t both = std::min(base.size(), target.size());
@@ -61,7 +61,7 @@ RankTableDelta by_index(const std::vector<Entry>& base, const std::vector<Entry>
   return delta;
 }
 
-// One splice between what is the same at the start and at the end.
+// One splice between the common start and the common end.
 RankTableDelta by_middle(const std::vector<Entry>& base, const std::vector<Entry>& target) {
   const auto [left, right] = std::mismatch(base.begin(), base.end(), target.begin(), target.end());
   auto base_end = base.end();
@@ -105,7 +105,7 @@ std::optional<RankTable> RankTable::make(std::vector<Entry> entries, std::string
   return table;
 }
 
-RankTable::Place RankTable::place(Rank rank) const {
+RankTable::Location RankTable::locate(Rank rank) const {
   require(rank < world_size(), "a rank that the table does not have");
   const std::vector<Rank>& firsts = rows_->first_ranks;
   const auto index = static_cast<size_t>(std::upper_bound(firsts.begin(), firsts.end(), rank) - firsts.begin()) - 1;
@@ -131,7 +131,7 @@ std::optional<RankTable> apply(const RankTable& base, const RankTableDelta& delt
   const std::vector<Entry>& from = base.entries();
   std::vector<Entry> entries;
   entries.reserve(from.size());
-  size_t next = 0;  // of the base, to be taken over
+  size_t next = 0;  // of the base, to be copied
   for (const Splice& splice : delta.splices) {
     if (splice.at < next || splice.at > from.size() || splice.removed > from.size() - splice.at) {
       return refuse(why, "a splice of " + std::to_string(splice.removed) + " entries at " + std::to_string(splice.at) +

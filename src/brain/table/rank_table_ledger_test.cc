@@ -26,7 +26,7 @@ class Scene {
       }
       return {"(nothing)"};
     }
-    if (line.verb == "moved") {  // another machine in the node's place
+    if (line.verb == "moved") {  // another machine takes the node's place
       for (const NodeId node : nodes) {
         addresses_[node] += 100;
       }

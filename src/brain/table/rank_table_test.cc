@@ -19,10 +19,10 @@ TEST(RankTable, a_ranks_endpoint_follows_from_its_nodes_entry_and_its_local_rank
                                       {9, 1, 0, {ipv4(10, 0, 0, 9), 0}}});
   ASSERT_TRUE(table.has_value());
   EXPECT_EQ(table->world_size(), 11u);
-  EXPECT_EQ(table->place(0), (RankTable::Place{7, 0, ipv4(10, 0, 0, 7), 20000}));
-  EXPECT_EQ(table->place(7), (RankTable::Place{7, 7, ipv4(10, 0, 0, 7), 20007}));
-  EXPECT_EQ(table->place(9), (RankTable::Place{3, 5, ipv4(10, 0, 0, 3), 30005}));
-  EXPECT_EQ(table->place(10), (RankTable::Place{9, 0, ipv4(10, 0, 0, 9), 0})) << "no port base, no port";
+  EXPECT_EQ(table->locate(0), (RankTable::Location{7, 0, ipv4(10, 0, 0, 7), 20000}));
+  EXPECT_EQ(table->locate(7), (RankTable::Location{7, 7, ipv4(10, 0, 0, 7), 20007}));
+  EXPECT_EQ(table->locate(9), (RankTable::Location{3, 5, ipv4(10, 0, 0, 3), 30005}));
+  EXPECT_EQ(table->locate(10), (RankTable::Location{9, 0, ipv4(10, 0, 0, 9), 0})) << "no port base, no port";
 }
 
 TEST(RankTable, entries_that_make_no_table_are_refused_by_name) {
@@ -49,11 +49,11 @@ TEST(RankTable, places_agree_with_walking_over_the_entries) {
     Rank rank = 0;
     for (const Entry& entry : table->entries()) {
       for (uint32_t i = 0; i < entry.ranks; ++i, ++rank) {
-        const RankTable::Place place = table->place(rank);
-        ASSERT_EQ(place.node, entry.node);
-        ASSERT_EQ(place.local_rank, entry.first_local + i);
-        ASSERT_EQ(place.address, entry.endpoint.address);
-        ASSERT_EQ(place.port, entry.endpoint.port_base == 0 ? 0 : entry.endpoint.port_base + place.local_rank);
+        const RankTable::Location location = table->locate(rank);
+        ASSERT_EQ(location.node, entry.node);
+        ASSERT_EQ(location.local_rank, entry.first_local + i);
+        ASSERT_EQ(location.address, entry.endpoint.address);
+        ASSERT_EQ(location.port, entry.endpoint.port_base == 0 ? 0 : entry.endpoint.port_base + location.local_rank);
       }
     }
     ASSERT_EQ(rank, table->world_size());

@@ -1,4 +1,4 @@
-// Random rank tables for the tests of the table and of its bytes. Test code only.
+// Random rank tables for the tests of the table and its encoding. Test code only.
 #pragma once
 
 #include <random>
@@ -8,7 +8,7 @@
 
 namespace keepstep::brain::testing_tables {
 
-// Often alike, as in a real job: a dictionary of few shapes is what the wire format counts on.
+// Often similar, as in a real job: the wire format relies on a dictionary of few shapes.
 inline RankTable::Entry random_entry(std::mt19937_64& random) {
   RankTable::Entry entry;
   entry.node = random() % 4 == 0 ? static_cast<uint32_t>(random()) : static_cast<uint32_t>(random() % 100);

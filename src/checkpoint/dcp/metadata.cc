@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kMetadata = "torch.distributed.checkpoint.metadata ";
 constexpr std::string_view kOldMetadata = "torch.distributed._shard.sharded_tensor.metadata ";  // until torch 2.2
 
-// "module name" of all that torch's own writers put into a .metadata.
+// "module name" of everything that torch's own writers put into a .metadata.
 const std::set<std::string, std::less<>>& known_names() {
   static const std::set<std::string, std::less<>> names = {
       std::string(kMetadata) + "Metadata",
@@ -44,7 +44,7 @@ bool is_known(std::string_view module, std::string_view name) {
   return (module == "torch" && dtype_bytes(name) > 0) || known_names().contains(absl::StrFormat("%s %s", module, name));
 }
 
-// Walks the tree and checks every type on the way. Texts of errors say which field.
+// Walks the tree and checks every type on the way. Error messages name the field.
 class Converter {
  public:
   Converter(const PickleTree& tree, size_t bytes) : tree_(tree), bytes_(bytes) {}
@@ -64,7 +64,7 @@ class Converter {
 
  private:
   static constexpr uint64_t kMaxCopied = 64;
-  static constexpr size_t kMaxFields = 64;  // of a dataclass
+  static constexpr size_t kMaxFields = 64;  // in a dataclass
 
   static Status bad(std::string_view what) {
     return absl::InvalidArgumentError(absl::StrFormat("it is not what DCP writes: %s", what));
@@ -78,14 +78,14 @@ class Converter {
     return &value;
   }
 
-  // Texts may be shared by many values of a hostile file: what is copied and compared of them, in all, must not be
-  // much more than the file itself. Of what DCP writes it is less than ten times as much.
+  // In a hostile file, many values may share one text: all texts copied and compared together must not be much larger
+  // than the file itself. For files that DCP writes it is less than ten times the size.
   Status spend(size_t bytes) {
     copied_ += bytes + 64;
     return copied_ > kMaxCopied * (bytes_ + 1024) ? bad("its texts are shared too often") : absl::OkStatus();
   }
 
-  // A field of a dataclass, PickleTree::kNothing where there is none.
+  // A field of a dataclass; PickleTree::kNothing if there is none.
   uint32_t field(const PickleValue& object, std::string_view name) const {
     if (object.state == PickleTree::kNothing || tree_.at(object.state).kind != PickleKind::kDict) {
       return PickleTree::kNothing;
@@ -171,7 +171,7 @@ class Converter {
 
   Status read_storage(const PickleValue& metadata) {
     KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* storage, dict(metadata, "storage_data"));
-    std::map<std::string, uint32_t, std::less<>> files;  // no hashes: a hostile file can choose those that collide
+    std::map<std::string, uint32_t, std::less<>> files;  // no hashes: a hostile file can choose names that collide
     for (size_t i = 0; i + 1 < storage->items.size(); i += 2) {
       KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* index, object(storage->items[i], "MetadataIndex", "a storage key"));
       KEEPSTEP_ASSIGN_OR_RETURN(const std::string_view name, text(field(*index, "fqn"), "fqn"));
@@ -186,7 +186,7 @@ class Converter {
       KEEPSTEP_RETURN_IF_ERROR(spend(file.size()));
       KEEPSTEP_ASSIGN_OR_RETURN(const int64_t begin, integer(field(*info, "offset"), "offset"));
       KEEPSTEP_ASSIGN_OR_RETURN(const int64_t length, integer(field(*info, "length"), "length"));
-      Place place{.offset = static_cast<uint64_t>(begin), .bytes = static_cast<uint64_t>(length)};
+      Extent extent{.offset = static_cast<uint64_t>(begin), .bytes = static_cast<uint64_t>(length)};
       if (const uint32_t transforms = field(*info, "transform_descriptors"); !is_none(transforms)) {
         if (tree_.at(transforms).items.size() > 8) {
           return bad("transform_descriptors has more than 8");
@@ -194,23 +194,23 @@ class Converter {
         for (const uint32_t item : tree_.at(transforms).items) {
           KEEPSTEP_ASSIGN_OR_RETURN(const std::string_view transform, text(item, "transform_descriptors"));
           KEEPSTEP_RETURN_IF_ERROR(spend(transform.size()));
-          place.transforms.emplace_back(transform);
+          extent.transforms.emplace_back(transform);
         }
       }
       const auto [known, added] = files.try_emplace(std::string(file), static_cast<uint32_t>(layout_.files.size()));
       if (added) {
         layout_.files.emplace_back(file);
       }
-      place.file = known->second;
-      places_[storage_key(name, offsets)] = std::move(place);
+      extent.file = known->second;
+      extents_[storage_key(name, offsets)] = std::move(extent);
     }
     return absl::OkStatus();
   }
 
-  StatusOr<Place> place_of(std::string_view name, const std::vector<int64_t>& offsets) {
+  StatusOr<Extent> extent_of(std::string_view name, const std::vector<int64_t>& offsets) {
     KEEPSTEP_RETURN_IF_ERROR(spend(name.size()));
-    const auto found = places_.find(storage_key(name, offsets));
-    if (found == places_.end()) {
+    const auto found = extents_.find(storage_key(name, offsets));
+    if (found == extents_.end()) {
       return bad(absl::StrFormat("nothing says where a part of '%s' lies", name));
     }
     return found->second;
@@ -218,7 +218,7 @@ class Converter {
 
   Status read_entry(const std::string& name, uint32_t index) {
     if (object(index, "BytesStorageMetadata", "").ok()) {
-      KEEPSTEP_ASSIGN_OR_RETURN(layout_.objects[name].place, place_of(name, {}));
+      KEEPSTEP_ASSIGN_OR_RETURN(layout_.objects[name].extent, extent_of(name, {}));
       return absl::OkStatus();
     }
     KEEPSTEP_ASSIGN_OR_RETURN(const PickleValue* entry,
@@ -243,7 +243,7 @@ class Converter {
     if (chunks == PickleTree::kNothing || tree_.at(chunks).kind != PickleKind::kList) {
       return bad(absl::StrFormat("'%s' has no list of chunks", name));
     }
-    // A list may be shared by many tensors of a hostile file, and then be worth more than the file is long.
+    // In a hostile file, many tensors may share one list, and so make the layout much larger than the file.
     visited_ += tree_.at(chunks).items.size();
     if (visited_ > tree_.values.size()) {
       return bad("its chunks are shared");
@@ -253,7 +253,7 @@ class Converter {
       Part part;
       KEEPSTEP_ASSIGN_OR_RETURN(part.offsets, size(field(*chunk, "offsets"), "offsets"));
       KEEPSTEP_ASSIGN_OR_RETURN(part.lengths, size(field(*chunk, "sizes"), "sizes"));
-      KEEPSTEP_ASSIGN_OR_RETURN(part.place, place_of(name, part.offsets));
+      KEEPSTEP_ASSIGN_OR_RETURN(part.extent, extent_of(name, part.offsets));
       tensor.parts.push_back(std::move(part));
     }
     return absl::OkStatus();
@@ -299,7 +299,7 @@ class Converter {
   const PickleTree& tree_;
   const size_t bytes_;  // of the pickle
   Layout layout_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Extent> extents_;
   size_t visited_ = 0;
   uint64_t copied_ = 0;
 };

@@ -1,7 +1,8 @@
-// DCP's `.metadata`, which is a pickle, read as data (pickle.h): the layout it describes.
+// Reads the layout that DCP's `.metadata` describes. The file is a pickle, and is read as data (pickle.h).
 //
-// It is what torch.distributed.checkpoint.FileSystemWriter and our own writer leave: dataclasses of
-// torch/distributed/checkpoint/metadata.py, and `_StorageInfo` of filesystem.py. Those of torch 2.0 and later are read.
+// Both torch.distributed.checkpoint.FileSystemWriter and our own writer produce it: the dataclasses of
+// torch/distributed/checkpoint/metadata.py, and `_StorageInfo` of filesystem.py. Files of torch 2.0 and later are
+// accepted.
 #pragma once
 
 #include <span>
@@ -13,7 +14,7 @@ namespace keepstep::checkpoint::dcp {
 
 inline constexpr const char* kMetadataName = ".metadata";
 
-// PERMISSION_DENIED names a class that has no business in it; INVALID_ARGUMENT what is wrong with it.
+// PERMISSION_DENIED names a class that does not belong there; INVALID_ARGUMENT says what is wrong with the file.
 StatusOr<Layout> read_metadata(std::span<const std::byte> pickle);
 
 }  // namespace keepstep::checkpoint::dcp

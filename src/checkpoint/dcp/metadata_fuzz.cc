@@ -1,5 +1,5 @@
-// libFuzzer: a .metadata or a manifest of any bytes is refused, or describes parts that lie inside their tensors. Built
-// with -DKEEPSTEP_FUZZ=ON.
+// libFuzzer: a .metadata or a manifest of arbitrary bytes is refused, or describes parts that are inside their tensors.
+// Built with -DKEEPSTEP_FUZZ=ON.
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto layout = dcp::read_metadata(bytes); layout.ok()) {
     expect_inside(*layout);
   }
-  // A fuzzer does not find sums.
+  // A fuzzer does not find checksums.
   std::string text(reinterpret_cast<const char*>(data), size);
   text += ",\"xxh3_128\":\"" + to_hex(sum_of(bytes)) + "\"}";
   if (const auto manifest = parse_manifest(std::as_bytes(std::span(text))); manifest.ok()) {

@@ -53,10 +53,10 @@ enum Op : uint8_t {
   kFrame = 0x95,
 };
 
-class Reader {
+class Unpickler {
  public:
-  Reader(std::span<const std::byte> bytes, const std::function<bool(std::string_view, std::string_view)>& known,
-         const PickleLimits& limits)
+  Unpickler(std::span<const std::byte> bytes, const std::function<bool(std::string_view, std::string_view)>& known,
+            const PickleLimits& limits)
       : bytes_(bytes), known_(known), limits_(limits) {}
 
   StatusOr<PickleTree> read() {
@@ -163,7 +163,7 @@ class Reader {
     return push(PickleKind::kGlobal);
   }
 
-  // The uppermost value, taken off.
+  // Pops the top value.
   Status pop(uint32_t& out) {
     if (stack_.empty() || stack_.back() == kMarker) {
       return bad("a value is missing");
@@ -181,7 +181,7 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Everything above the last mark, and the mark, taken off.
+  // Pops everything above the last mark, and the mark.
   Status pop_marked(std::vector<uint32_t>& out) {
     size_t begin = stack_.size();
     while (begin > 0 && stack_[begin - 1] != kMarker) {
@@ -231,7 +231,7 @@ class Reader {
     if (stack_.empty() || stack_.back() == kMarker) {
       return bad("nothing is there to be kept");
     }
-    // Python numbers them from 0 on, and each takes a byte at least: the list is no longer than the file.
+    // Python numbers them from 0, and each takes at least one byte: the list is no longer than the file.
     if (place >= bytes_.size()) {
       return bad("it keeps a value under a number that Python does not give");
     }
@@ -253,7 +253,7 @@ class Reader {
     }
     PickleValue* dict = nullptr;
     if (!stack_.empty() && stack_.back() != kMarker && tree_.at(stack_.back()).kind == PickleKind::kObject) {
-      dict = &tree_.values[stack_.back()];  // an OrderedDict, or what else is filled after its making
+      dict = &tree_.values[stack_.back()];  // an OrderedDict, or another object that is filled after its construction
     } else {
       KEEPSTEP_RETURN_IF_ERROR(top(PickleKind::kDict, dict));
     }
@@ -405,11 +405,11 @@ class Reader {
   const std::function<bool(std::string_view, std::string_view)>& known_;
   PickleLimits limits_;
   size_t at_ = 0;
-  size_t start_ = 0;  // of the opcode that is read
+  size_t start_ = 0;  // of the current opcode
   PickleTree tree_;
   std::deque<std::string> names_;
   std::vector<uint32_t> stack_;
-  std::vector<uint32_t> memo_;  // by number; kMarker: none
+  std::vector<uint32_t> memo_;  // by number; kMarker if there is none
   uint64_t kept_ = 0;           // how many there are
 };
 
@@ -418,7 +418,7 @@ class Reader {
 StatusOr<PickleTree> read_pickle(std::span<const std::byte> bytes,
                                  const std::function<bool(std::string_view, std::string_view)>& known,
                                  const PickleLimits& limits) {
-  return Reader(bytes, known, limits).read();
+  return Unpickler(bytes, known, limits).read();
 }
 
 }  // namespace keepstep::checkpoint::dcp

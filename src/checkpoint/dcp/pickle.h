@@ -1,12 +1,12 @@
-// Reads a pickle without running it: a tree of values, in which classes and functions are names.
+// Reads a pickle without running it: the result is a tree of values in which classes and functions are mere names.
 //
-// Python's pickles are programs; here they are data. Only the names that the caller knows are let through, a call of
-// one of them is kept as "this name, with these arguments", and nothing is ever looked up or called. So a file from
-// outside can at worst be refused. Protocols 2 to 5, and of their opcodes those that plain data and dataclasses need
+// Python's pickles are programs; here they are data. Only names that the caller knows are accepted. A call of one of
+// them is stored as "this name, with these arguments", and nothing is ever looked up or called. So the worst a foreign
+// file can do is be refused. Supports protocols 2 to 5, and of their opcodes those that plain data and dataclasses need
 // (https://docs.python.org/3/library/pickletools.html).
 //
-// Values are shared as the pickle shares them, so a tree may be a graph and, in a hostile file, have cycles: walk it
-// with a limit of depth, and count what is visited.
+// Values are shared as in the pickle, so a tree may be a graph and, in a hostile file, have cycles: limit the depth
+// when you walk it, and count the values you visit.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class PickleTree {
 
   std::vector<PickleValue> values;
   uint32_t root_index = 0;
-  std::vector<std::string> names;  // what `text` of kGlobal points into; never grows after reading
+  std::vector<std::string> names;  // what `text` of a kGlobal points into; does not grow after reading
 };
 
 struct PickleLimits {
@@ -51,9 +51,9 @@ struct PickleLimits {
   uint32_t values = 1u << 25;
 };
 
-// `bytes` must outlive the tree. `known(module, name)`: whether this class or function may be named. Errors:
-// PERMISSION_DENIED names a class that may not; INVALID_ARGUMENT says at which byte it is no pickle, or which opcode is
-// not read; RESOURCE_EXHAUSTED a limit.
+// `bytes` must outlive the tree. `known(module, name)`: whether the pickle may name this class or function. Errors:
+// PERMISSION_DENIED names a class that it may not; INVALID_ARGUMENT gives the byte at which the input stops being a
+// pickle, or the opcode that is not supported; RESOURCE_EXHAUSTED names the limit.
 StatusOr<PickleTree> read_pickle(std::span<const std::byte> bytes,
                                  const std::function<bool(std::string_view module, std::string_view name)>& known,
                                  const PickleLimits& limits = {});

@@ -1,4 +1,4 @@
-// Pickles as data: what plain data and dataclasses need is read, everything else is refused by name, nothing is run.
+// Pickles as data: what plain data and dataclasses need is accepted, everything else is refused by name, nothing runs.
 #include "checkpoint/dcp/pickle.h"
 
 #include <random>
@@ -62,7 +62,7 @@ TEST(Pickle, RefusesOtherNamesAndSaysWhich) {
   EXPECT_EQ(tree.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(text_of(tree.status()), HasSubstr("'posix.system'"));
   EXPECT_THAT(text_of(tree.status()), HasSubstr("nothing of it was run"));
-  // By way of the stack, and of the table that extensions have numbers in.
+  // Through the stack, and through the table of numbered extensions.
   EXPECT_EQ(read("\x80\x04\x8c\x08"
                  "builtins\x8c\x04"
                  "eval\x93."s)
@@ -90,7 +90,7 @@ TEST(Pickle, RefusesWhatIsNone) {
 }
 
 TEST(Pickle, AHugePlaceInTheMemoTakesNoMemory) {
-  const auto tree = read("\x80\x02Nr\xff\xff\xff\xff."s);  // CPython makes a table of 2^33 pointers of it
+  const auto tree = read("\x80\x02Nr\xff\xff\xff\xff."s);  // CPython would allocate a table of 2^33 pointers
   EXPECT_EQ(tree.status().code(), absl::StatusCode::kInvalidArgument) << tree.status();
   EXPECT_THAT(tree.status().message(), HasSubstr("a number that Python does not give"));
 }

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxWords = 200;  // of an answer, in a message
 
-// With a few tries when the service is not to be reached or has a bad moment. Any other answer is an answer.
+// Sends a request, with a few tries if the service is unreachable or temporarily failing. Any other answer is final.
 StatusOr<HttpAnswer> ask(const CredentialOptions& options, HttpClient& http, HttpRequest request, int tries) {
   request.stall_timeout = options.stall_timeout;
   RetryLimits limits = options.limits;
@@ -111,7 +111,7 @@ StatusOr<std::optional<Credentials>> container_credentials(const CredentialOptio
   }
   HttpRequest request{.method = "GET", .url = relative.empty() ? full : "http://169.254.170.2" + relative};
   const std::string_view host = host_of(request.url);
-  // As Amazon's tools have it: a token must not go in the clear to just anybody.
+  // Like Amazon's tools: a token must not be sent unencrypted to arbitrary hosts.
   if (relative.empty() && !request.url.starts_with("https://") && !is_loopback(host) && host != "169.254.170.2" &&
       host != "169.254.170.23" && host != "[fd00:ec2::23]") {
     return absl::PermissionDeniedError(absl::StrFormat(

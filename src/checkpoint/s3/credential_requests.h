@@ -1,4 +1,4 @@
-// The services that lend credentials: STS, the agent of a container, the metadata of an instance.
+// The services that issue credentials: STS, a container's agent, an instance's metadata service.
 #pragma once
 
 #include <optional>
@@ -14,10 +14,10 @@ StatusOr<Credentials> assume_role_with_web_identity(const CredentialOptions& opt
                                                     const std::string& role, const std::string& token_file,
                                                     const std::string& session);
 
-// What AWS_CONTAINER_CREDENTIALS_*_URI say; nullopt if neither is set.
+// From where AWS_CONTAINER_CREDENTIALS_*_URI point; std::nullopt if neither is set.
 StatusOr<std::optional<Credentials>> container_credentials(const CredentialOptions& options, HttpClient& http);
 
-// The instance's role; nullopt if there is no such service here, or the instance has no role.
+// The instance's role; std::nullopt if there is no such service here, or the instance has no role.
 StatusOr<std::optional<Credentials>> instance_credentials(const CredentialOptions& options, HttpClient& http);
 
 }  // namespace keepstep::checkpoint

@@ -75,7 +75,7 @@ StatusOr<std::optional<Credentials>> from_profile(const CredentialOptions& optio
     return absl::PermissionDeniedError(absl::StrFormat(
         "no credentials: profile %s has only one of aws_access_key_id and aws_secret_access_key", profile->where));
   }
-  return std::nullopt;  // it may be there for its region alone
+  return std::nullopt;  // the profile may exist only for its region
 }
 
 }  // namespace
@@ -121,7 +121,7 @@ StatusOr<Credentials> CredentialChain::get(double now_s) {
   const auto holds = [&](const std::optional<Credentials>& credentials, double seconds) {
     return credentials.has_value() && (credentials->expires_s == 0 || credentials->expires_s > now_s + seconds);
   };
-  // What is known, and whether it will do for now.
+  // The current credentials, and whether they are good enough for now.
   const auto known = [&](bool* good) {
     const std::lock_guard lock(mutex_);
     *good = holds(current_, kRefreshBeforeS) || (holds(current_, 0) && now_s < tried_s_ + kRefreshPauseS);
@@ -136,7 +136,7 @@ StatusOr<Credentials> CredentialChain::get(double now_s) {
   if (!holds(current, 0)) {
     fetching.lock();
   } else if (!fetching.try_lock()) {
-    return *current;  // somebody is at it
+    return *current;  // another thread is fetching
   }
   current = known(&good);
   if (good) {

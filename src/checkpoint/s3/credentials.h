@@ -1,4 +1,4 @@
-// Whose requests these are. Found in the order of Amazon's own tools:
+// The credentials that sign requests. Searched in the order of Amazon's own tools:
 //
 //   1. AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (not if the store's URL names a profile)
 //   2. AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN: AssumeRoleWithWebIdentity of STS (pods with a service account)
@@ -7,9 +7,9 @@
 //   4. AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or _FULL_URI (ECS, EKS Pod Identity)
 //   5. the instance's role, from IMDSv2 (AWS_EC2_METADATA_DISABLED=true turns it off)
 //
-// The first place that has anything counts, and what is wrong there is an error: nobody is looked for elsewhere under
-// another name. Those that expire are fetched anew five minutes before, by one thread, while the others go on with what
-// they have; if that fails they are used up to their end. Files are read each time.
+// The first place that has anything is used, and an error there is final: no other identity is tried. Credentials that
+// expire are fetched again five minutes earlier, by one thread, while the others go on with the current ones; if that
+// fails, those are used until they expire. Files are read each time.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,7 @@ inline std::string value_of(const Environment& environment, const char* name) { 
 
 struct CredentialOptions {
   Environment environment;
-  std::string profile;  // that the URL names; empty: none
+  std::string profile;  // the one in the URL; empty if none
   std::string region;   // for STS
   std::string ca_file;  // for STS
   RetryLimits limits;
@@ -51,13 +51,13 @@ struct CredentialOptions {
 class CredentialChain {
  public:
   static constexpr double kRefreshBeforeS = 300;
-  static constexpr double kRefreshPauseS = 10;  // between two tries while the old ones hold
+  static constexpr double kRefreshPauseS = 10;  // between two tries while the current ones are still valid
 
   CredentialChain(CredentialOptions options, HttpClient& http);
 
-  // PERMISSION_DENIED says where was looked, or what a place answered. `now_s`: since the epoch.
+  // PERMISSION_DENIED says where it looked, or what a place answered. `now_s`: since the epoch.
   StatusOr<Credentials> get(double now_s);
-  // A server says that these have expired: the next get fetches them anew, unless another thread has done so.
+  // The server reported that these have expired: the next get fetches new ones, unless another thread already has.
   void expired(const Credentials& used);
 
  private:
@@ -65,16 +65,16 @@ class CredentialChain {
 
   CredentialOptions options_;
   HttpClient& http_;
-  std::mutex fetching_;  // held by the one that fetches
+  std::mutex fetching_;  // held by the thread that fetches
   std::mutex mutex_;     // guards what follows
   std::optional<Credentials> current_;
-  double tried_s_ = 0;  // when they were last fetched, or that failed
+  double tried_s_ = 0;  // the last fetch, successful or not
 };
 
-// Of the profile, for who was not told a region; empty if it names none.
+// The profile's region, for when nothing else names one; empty if it names none.
 std::string region_of_profile(const Environment& environment, const std::string& profile);
 
-// "2026-11-22T06:10:00Z", with or without fractions; 0 if it is none.
+// "2026-11-22T06:10:00Z", with or without fractions; 0 if it is not a time.
 double parse_iso_time(const std::string& text);
 
 }  // namespace keepstep::checkpoint

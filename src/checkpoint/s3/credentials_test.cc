@@ -1,4 +1,4 @@
-// Where credentials are found, and when they are fetched anew.
+// Where credentials are found, and when they are fetched again.
 #include "checkpoint/s3/credentials.h"
 
 #include <filesystem>
@@ -81,7 +81,7 @@ TEST_F(CredentialsTest, a_profile_is_read_from_both_files) {
   EXPECT_EQ(read_profile(options().environment, "team")->values.count("addressing_style"), 0u);
   variables_["AWS_ACCESS_KEY_ID"] = "key";
   variables_["AWS_SECRET_ACCESS_KEY"] = "secret";
-  EXPECT_EQ(find("team")->access_key, "t");  // the URL asks for it
+  EXPECT_EQ(find("team")->access_key, "t");  // the URL names it
   variables_.erase("AWS_ACCESS_KEY_ID");
   variables_.erase("AWS_SECRET_ACCESS_KEY");
   variables_["AWS_PROFILE"] = "nobody";
@@ -201,7 +201,7 @@ TEST_F(CredentialsTest, an_instance_lends_those_of_its_role_after_a_token) {
   EXPECT_EQ(found->source, "the instance's role 'train-role'");
 }
 
-// A container's agent whose answers the test decides.
+// A container's agent whose answers the test controls.
 struct Lender {
   std::mutex mutex;
   std::string key = "k1";
@@ -224,9 +224,9 @@ TEST_F(CredentialsTest, they_are_fetched_anew_before_they_expire_and_used_to_the
     const std::lock_guard lock(lender.mutex);
     lender.status = 403;
   }
-  EXPECT_EQ(chain.get(kNow + 3400)->access_key, "k1");  // refused, but the old ones hold
+  EXPECT_EQ(chain.get(kNow + 3400)->access_key, "k1");  // refused, but the old ones are still valid
   EXPECT_EQ(lender.server.requests().size(), 2u);
-  EXPECT_EQ(chain.get(kNow + 3405)->access_key, "k1");  // not asked for each request
+  EXPECT_EQ(chain.get(kNow + 3405)->access_key, "k1");  // not fetched on each request
   EXPECT_EQ(lender.server.requests().size(), 2u);
   EXPECT_EQ(chain.get(kNow + 3601).status().code(), absl::StatusCode::kPermissionDenied);
   {

@@ -28,11 +28,11 @@ bool is_md5(std::string_view etag) {
 }  // namespace
 
 std::string crc32c_base64(std::span<const std::byte> bytes) {
-  constexpr size_t kMaxAtOnce = size_t{1} << 30;  // it counts in int
+  constexpr size_t kMaxAtOnce = size_t{1} << 30;  // its length is an int
   uint32_t crc = 0xffffffff;
   while (!bytes.empty()) {
     const std::span<const std::byte> next = bytes.first(std::min(bytes.size(), kMaxAtOnce));
-    // It reads only, whatever its type says.
+    // It only reads, whatever its parameter type suggests.
     auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(next.data()));
     crc = crc32_iscsi(data, static_cast<int>(next.size()), crc);
     bytes = bytes.subspan(next.size());

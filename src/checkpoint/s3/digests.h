@@ -1,4 +1,4 @@
-// The digests that S3 asks for or answers with.
+// The digests that S3 requires or returns.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ std::string sha256_hex(std::span<const std::byte> bytes);
 std::string md5_hex(std::span<const std::byte> bytes);
 
 // The ETag of an object made of parts with these ETags (without quotes): the MD5 of their MD5s, "-", their number.
-// Empty if one of them is no MD5, which servers that encrypt need not give.
+// Empty if one of them is not an MD5: servers that encrypt need not return one.
 std::string etag_of_parts(std::span<const std::string> etags);
 
-// Without its quotes, as this module keeps them.
+// Without its quotes, as this module stores them.
 std::string unquoted(std::string_view etag);
 
 }  // namespace keepstep::checkpoint

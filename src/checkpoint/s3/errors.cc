@@ -14,7 +14,7 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr double kNotableSkewS = 240;  // S3 refuses from 15 minutes on
+constexpr double kNotableSkewS = 240;  // S3 refuses requests from 15 minutes on
 
 template <size_t N>
 bool one_of(std::string_view code, const std::array<std::string_view, N>& codes) {
@@ -40,12 +40,12 @@ std::string skew_text(double ahead_s) {
 
 }  // namespace
 
-std::string S3Place::describe() const {
+std::string S3Location::describe() const {
   const std::string folder = prefix.empty() ? "" : "/" + prefix.substr(0, prefix.size() - 1);
   return absl::StrFormat("s3://%s%s at %s", bucket, folder, endpoint);
 }
 
-std::string S3Place::url_of(std::string_view key) const {
+std::string S3Location::url_of(std::string_view key) const {
   const size_t scheme = endpoint.find("://") + 3;
   const std::string base = virtual_host
                                ? absl::StrFormat("%s%s.%s", endpoint.substr(0, scheme), bucket, endpoint.substr(scheme))
@@ -95,7 +95,7 @@ bool is_transient(const S3Failure& failure) {
   if (failure.code == "NotImplemented" || failure.status == 501 || failure.status == 505 || failure.status == 507) {
     return false;
   }
-  // 409 without words: somebody else is changing the same thing.
+  // 409 without an error code: somebody else is changing the same thing.
   return failure.status >= 500 || failure.status == 429 || failure.status == 408 ||
          (failure.status == 409 && failure.code.empty());
 }
@@ -106,7 +106,7 @@ bool is_expired(const S3Failure& failure) {
   return one_of(failure.code, kCodes);
 }
 
-Status status_of(const S3Failure& failure, std::string_view what, const S3Place& place, std::string_view signer,
+Status status_of(const S3Failure& failure, std::string_view what, const S3Location& location, std::string_view signer,
                  double now_s) {
   static constexpr std::array<std::string_view, 4> kRegion = {"PermanentRedirect", "TemporaryRedirect", "Redirect",
                                                               "IllegalLocationConstraintException"};
@@ -116,15 +116,15 @@ Status status_of(const S3Failure& failure, std::string_view what, const S3Place&
                                                             "InsufficientCapacity", "XMinioAdminBucketQuotaExceeded"};
   const std::string answer =
       absl::StrFormat("%d %s%s%s", failure.status, failure.code, failure.message.empty() ? "" : ": ", failure.message);
-  const std::string text = absl::StrFormat("cannot %s in %s: ", what, place.describe());
+  const std::string text = absl::StrFormat("cannot %s in %s: ", what, location.describe());
   const std::string said = absl::StrFormat(" (it answered %s%s)", answer,
                                            failure.request_id.empty() ? "" : ", request " + failure.request_id);
 
-  const bool elsewhere = !failure.region.empty() && failure.region != place.region;
+  const bool elsewhere = !failure.region.empty() && failure.region != location.region;
   if (one_of(failure.code, kRegion) || (failure.code == "AuthorizationHeaderMalformed" && elsewhere) ||
       (failure.status / 100 == 3 && failure.status != 304) || (failure.code.empty() && elsewhere)) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "%sthe bucket is not in the region '%s'; %s%s", text, place.region,
+        "%sthe bucket is not in the region '%s'; %s%s", text, location.region,
         elsewhere ? absl::StrFormat("it is in '%s': add region=%s to the URL", failure.region, failure.region)
                   : std::string("name the one it is in by region=, and an endpoint of it"),
         said));
@@ -147,7 +147,7 @@ Status status_of(const S3Failure& failure, std::string_view what, const S3Place&
   if (failure.code == "SignatureDoesNotMatch") {
     return absl::PermissionDeniedError(
         absl::StrFormat("%sthe secret key from %s is not that of its access key, or the region '%s' is another%s", text,
-                        signer, place.region, said));
+                        signer, location.region, said));
   }
   if (is_expired(failure)) {
     return absl::PermissionDeniedError(absl::StrFormat("%sthe credentials from %s have expired%s", text, signer, said));

@@ -10,7 +10,7 @@
 namespace keepstep::checkpoint {
 
 // Where the requests of a store go.
-struct S3Place {
+struct S3Location {
   std::string bucket;
   std::string prefix;  // "" or "a/b/"
   std::string region;
@@ -27,21 +27,21 @@ struct S3Failure {
   int status = 0;
   std::string code;     // "NoSuchKey"; empty where there is no body (HEAD)
   std::string message;  // the server's words, shortened
-  std::string region;   // where the bucket is, if that was said
+  std::string region;   // where the bucket is, if the answer says so
   std::string server_time;
   std::string request_id;
 };
 
 S3Failure read_failure(const HttpAnswer& answer);
 
-// Whether the same request may succeed later: overload, a bad moment, bytes damaged on the way.
+// Whether the same request may succeed later: overload, a temporary failure, bytes damaged in transit.
 bool is_transient(const S3Failure& failure);
-// Whether other credentials of the same kind may do.
+// Whether new credentials of the same kind may help.
 bool is_expired(const S3Failure& failure);
 
-// The error for the caller. `what`: "write 'step-1/.metadata'"; `signer`: where the credentials are from; `now_s`: the
-// own clock, seconds since the epoch.
-Status status_of(const S3Failure& failure, std::string_view what, const S3Place& place, std::string_view signer,
+// The error for the caller. `what`: "write 'step-1/.metadata'"; `signer`: where the credentials come from; `now_s`: the
+// local clock, seconds since the epoch.
+Status status_of(const S3Failure& failure, std::string_view what, const S3Location& location, std::string_view signer,
                  double now_s);
 
 }  // namespace keepstep::checkpoint

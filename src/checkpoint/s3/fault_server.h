@@ -1,4 +1,4 @@
-// A small HTTP server inside a test, which misbehaves on request; also a proxy before a real one.
+// A small HTTP server inside a test that misbehaves on request; also a proxy in front of a real one.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ struct SeenRequest {
   std::string target;                          // "/bucket/key?query"
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  std::string raw_head;  // as it came, without "expect" (the body has been asked for)
+  std::string raw_head;  // as received, without "expect" (the body has already been requested)
 
   const std::string& header(const std::string& name) const;
 };
@@ -34,7 +34,7 @@ struct PlannedAnswer {
   // What goes wrong, if anything.
   bool drop = false;                     // the connection is closed without an answer
   std::optional<size_t> cut_after = {};  // of the body; then the connection is closed
-  std::optional<std::string> raw = {};   // this, instead of an answer of HTTP; then the connection is closed
+  std::optional<std::string> raw = {};   // sent instead of an HTTP answer; then the connection is closed
   bool silent = false;                   // nothing is sent until the client hangs up
 };
 
@@ -42,7 +42,7 @@ class FaultServer {
  public:
   using Handler = std::function<PlannedAnswer(const SeenRequest&)>;
 
-  // Answers by `handler`, which is called from many threads.
+  // Answers through `handler`, which many threads call.
   explicit FaultServer(Handler handler);
   FaultServer(const FaultServer&) = delete;
   FaultServer& operator=(const FaultServer&) = delete;
@@ -50,7 +50,7 @@ class FaultServer {
 
   std::string endpoint() const;  // "http://127.0.0.1:PORT"
   uint16_t port() const { return port_; }
-  // All that were seen so far.
+  // All requests seen so far.
   std::vector<SeenRequest> requests() const;
 
  private:
@@ -68,10 +68,10 @@ class FaultServer {
   std::jthread accepting_;
 };
 
-// The answer of the server at `port` of this machine to `request`.
+// The answer to `request` of the server at `port` on this machine.
 PlannedAnswer forwarded(const SeenRequest& request, uint16_t port);
 
-// An answer in the way S3 gives errors.
+// An error answer in S3's format.
 PlannedAnswer s3_error(int status, const std::string& code, const std::string& more_xml = "",
                        std::vector<std::pair<std::string, std::string>> headers = {});
 

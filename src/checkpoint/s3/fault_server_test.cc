@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "checkpoint/text.h"
 
-// Of a file of its own: the server behind fault_server.h, which several tests use.
+// A separate file: the server behind fault_server.h, which several tests use.
 namespace keepstep::checkpoint {
 namespace {
 
@@ -46,7 +46,7 @@ bool receive_more(int fd, std::string& buffer) {
   return true;
 }
 
-// The first line and the headers; `head` ends with the empty line.
+// Parses the first line and the headers; `head` ends with the empty line.
 void parse_head(std::string_view head, std::string* first_line, std::map<std::string, std::string>* headers) {
   for (std::string_view line : split(head, '\n')) {
     if (line.ends_with('\r')) {
@@ -71,7 +71,7 @@ const std::string& value_in(const std::map<std::string, std::string>& headers, c
   return found == headers.end() ? none : found->second;
 }
 
-// Up to and with the empty line; what came after stays in `buffer`.
+// Receives up to and including the empty line; what follows stays in `buffer`.
 bool receive_head(int fd, std::string& buffer, std::string* head) {
   size_t end = 0;
   while ((end = buffer.find("\r\n\r\n")) == std::string::npos) {
@@ -103,7 +103,7 @@ void wait_for_hang_up(int fd) {
 
 const char* reason(int status) { return status / 100 == 2 ? "OK" : "Refused"; }
 
-// False: the connection is to be closed.
+// Returns false if the connection must be closed.
 bool send_answer(int fd, const SeenRequest& request, const PlannedAnswer& answer) {
   if (answer.drop) {
     return false;
@@ -204,7 +204,7 @@ void FaultServer::serve(int fd) {
         request.raw_head += std::string(line) + "\n";
       }
     }
-    request.raw_head.pop_back();  // split() has an empty piece after the last line's end
+    request.raw_head.pop_back();  // split() yields an empty piece after the last line end
     const std::string& length = request.header("content-length");
     if (!receive_body(fd, buffer, length.empty() ? 0 : std::stoul(length), &request.body)) {
       break;
@@ -217,7 +217,7 @@ void FaultServer::serve(int fd) {
       break;
     }
   }
-  shutdown(fd, SHUT_RDWR);  // closed with the server: its number stays taken until then
+  shutdown(fd, SHUT_RDWR);  // closed with the server: until then its number is not reused
 }
 
 PlannedAnswer forwarded(const SeenRequest& request, uint16_t port) {

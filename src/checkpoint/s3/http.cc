@@ -23,7 +23,7 @@ void start_curl() {
   std::call_once(once, [] { KEEPSTEP_CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl"); });
 }
 
-// One request under way: what curl calls back with.
+// One request in flight: the context of curl's callbacks.
 struct Exchange {
   const HttpRequest& request;
   const std::atomic<bool>& interrupted;
@@ -53,7 +53,7 @@ size_t on_body(char* data, size_t size, size_t count, void* context) {
     answer.into_bytes += bytes;
     return bytes;
   }
-  if (bytes > exchange.request.most_body_bytes - answer.body.size()) {
+  if (bytes > exchange.request.max_body_bytes - answer.body.size()) {
     exchange.body_too_large = true;
     return 0;
   }
@@ -70,7 +70,7 @@ size_t on_header(char* data, size_t size, size_t count, void* context) {
     exchange.headers_too_large = true;
     return 0;
   }
-  if (line.starts_with("HTTP/")) {  // those of "100 Continue" do not count
+  if (line.starts_with("HTTP/")) {  // discards those of "100 Continue"
     exchange.answer.headers.clear();
     return bytes;
   }
@@ -95,7 +95,7 @@ size_t on_read(char* into, size_t size, size_t count, void* context) {
   return bytes;
 }
 
-// A kept connection turned out to be closed: curl sends the request again over a new one.
+// A reused connection turned out to be closed: curl sends the request again over a new one.
 int on_seek(void* context, curl_off_t offset, int origin) {
   auto& exchange = *static_cast<Exchange*>(context);
   if (origin != SEEK_SET || offset < 0 || static_cast<size_t>(offset) > exchange.request.body.size()) {
@@ -105,7 +105,7 @@ int on_seek(void* context, curl_off_t offset, int origin) {
   return CURL_SEEKFUNC_OK;
 }
 
-// Called whenever something moved, and about once a second.
+// Called whenever bytes move, and about once a second.
 int on_progress(void* context, curl_off_t /*total down*/, curl_off_t down, curl_off_t /*total up*/, curl_off_t up) {
   auto& exchange = *static_cast<Exchange*>(context);
   const int64_t now = monotonic_ns();

@@ -12,30 +12,30 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr size_t kMaxPageBytes = 8 << 20;  // 1,000 keys of 1,024 bytes, percent-encoded, with all that is said of each
+constexpr size_t kMaxPageBytes = 8 << 20;  // 1,000 keys of 1,024 bytes, percent-encoded, with everything about each
 constexpr int kMaxPages = 20'000;
 
 Status strange(S3Client& client, std::string_view what) {
-  return absl::DataLossError(absl::StrFormat("the listing that %s gave %s", client.place().describe(), what));
+  return absl::DataLossError(absl::StrFormat("the listing that %s gave %s", client.location().describe(), what));
 }
 
-// Keys come percent-encoded where the server says so (encoding-type=url): XML cannot hold all that a key may have.
+// Keys arrive percent-encoded if the server says so (encoding-type=url): XML cannot hold every key.
 StatusOr<std::string> decoded(const Xml::Element& page, const std::string& text) {
   if (page.text("EncodingType") != "url") {
     return text;
   }
   std::string spaced = text;
-  std::replace(spaced.begin(), spaced.end(), '+', ' ');  // a plus itself is %2B
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');  // a literal plus is %2B
   return percent_decoded(spaced);
 }
 
-// Calls visit(page) for each page of the listing of `query`; `next(page)` adds to the query what the next page begins
-// with, and is false after the last.
+// Calls visit(page) for each page of the listing of `query`; `next(page)` adds the start of the next page to the query,
+// and returns false after the last.
 template <typename Visit, typename Next>
 Status each_page(S3Client& client, S3Call call, const Visit& visit, const Next& next) {
   call.method = "GET";
   call.xml = true;
-  call.most_body_bytes = kMaxPageBytes;
+  call.max_body_bytes = kMaxPageBytes;
   const std::vector<std::pair<std::string, std::string>> query = call.query;
   for (int page = 0; page < kMaxPages; ++page) {
     KEEPSTEP_ASSIGN_OR_RETURN(const S3Reply reply, client.call(call));
@@ -57,7 +57,7 @@ Status each_page(S3Client& client, S3Call call, const Visit& visit, const Next& 
 Status each_object_page(S3Client& client, const std::string& prefix, bool folders, int page_entries,
                         const std::function<Status(const Xml::Element& page)>& visit) {
   S3Call call{.what = absl::StrFormat("list '%s'", prefix)};
-  call.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", client.place().prefix + prefix}};
+  call.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", client.location().prefix + prefix}};
   call.query.emplace_back("max-keys", absl::StrFormat("%d", page_entries));
   if (folders) {
     call.query.emplace_back("delimiter", "/");
@@ -69,11 +69,11 @@ Status each_object_page(S3Client& client, const std::string& prefix, bool folder
       });
 }
 
-// The key without the store's prefix; a server must not make up others.
+// The key without the store's prefix; a server must not return keys outside it.
 StatusOr<std::string> own_key(S3Client& client, const Xml::Element& page, const std::string& raw,
                               std::string_view prefix) {
   KEEPSTEP_ASSIGN_OR_RETURN(const std::string key, decoded(page, raw));
-  const std::string& ours = client.place().prefix;
+  const std::string& ours = client.location().prefix;
   if (!key.starts_with(ours) || !std::string_view(key).substr(ours.size()).starts_with(prefix)) {
     return strange(client, "has keys that were not asked for");
   }
@@ -90,10 +90,10 @@ StatusOr<std::vector<ObjectInfo>> list_objects(S3Client& client, std::string_vie
         for (auto each = page.child("Contents"); each.valid(); each = each.next("Contents")) {
           KEEPSTEP_ASSIGN_OR_RETURN(std::string key, own_key(client, page, each.text("Key"), prefix));
           if (!check_key(key).ok()) {
-            continue;  // nothing that a store wrote: a console's folder marker, say
+            continue;  // no store wrote it: a console's folder marker, for example
           }
           if (listed.size() >= kMaxListed) {
-            return too_many_listed(prefix, client.place().describe());
+            return too_many_listed(prefix, client.location().describe());
           }
           listed.push_back({std::move(key), number_of(each.text("Size")), unquoted(each.text("ETag")),
                             static_cast<int64_t>(parse_iso_time(each.text("LastModified"))) * 1'000'000'000});
@@ -118,7 +118,7 @@ StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::s
         continue;
       }
       if (names.size() >= kMaxListed) {
-        return too_many_listed(folder, client.place().describe());
+        return too_many_listed(folder, client.location().describe());
       }
       names.push_back(std::move(name));
     }
@@ -132,7 +132,7 @@ StatusOr<std::vector<std::string>> list_common_prefixes(S3Client& client, std::s
 StatusOr<Uploads> list_uploads(S3Client& client, std::string_view prefix) {
   Uploads uploads;
   S3Call call{.what = absl::StrFormat("list the uploads of '%s'", prefix)};
-  call.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", client.place().prefix + std::string(prefix)}};
+  call.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", client.location().prefix + std::string(prefix)}};
   KEEPSTEP_RETURN_IF_ERROR(each_page(
       client, std::move(call),
       [&](const S3Reply& reply) -> Status {
@@ -142,7 +142,7 @@ StatusOr<Uploads> list_uploads(S3Client& client, std::string_view prefix) {
         for (auto each = page.child("Upload"); each.valid(); each = each.next("Upload")) {
           KEEPSTEP_ASSIGN_OR_RETURN(std::string key, own_key(client, page, each.text("Key"), prefix));
           if (uploads.list.size() >= kMaxListed) {
-            return too_many_listed(prefix, client.place().describe());
+            return too_many_listed(prefix, client.location().describe());
           }
           uploads.list.push_back({std::move(key), each.text("UploadId"), parse_iso_time(each.text("Initiated")),
                                   each.text("ChecksumAlgorithm")});

@@ -1,4 +1,4 @@
-// Pages of S3's listings: objects, folders, and uploads that nobody completed.
+// Pages of S3's listings: objects, folders, and uploads that were never completed.
 #pragma once
 
 #include <functional>
@@ -24,11 +24,11 @@ struct Upload {
   std::string key;
   std::string id;
   double begun_s = 0;     // seconds since the epoch, by the server's clock
-  std::string algorithm;  // of the parts' checksums, if the server says
+  std::string algorithm;  // of the parts' checksums, if the server reports it
 };
 struct Uploads {
   std::vector<Upload> list;
-  double server_now_s = 0;  // 0: it did not say
+  double server_now_s = 0;  // 0: not reported
 };
 StatusOr<Uploads> list_uploads(S3Client& client, std::string_view prefix);
 
@@ -36,9 +36,9 @@ struct UploadedPart {
   int number = 0;
   uint64_t bytes = 0;
   std::string etag;
-  std::string crc32c;  // empty where the server keeps none
+  std::string crc32c;  // empty if the server stores none
 };
-// NOT_FOUND: no such upload any more.
+// NOT_FOUND: the upload no longer exists.
 StatusOr<std::vector<UploadedPart>> list_parts(S3Client& client, std::string_view key, const std::string& upload,
                                                int page_entries = kPageEntries);
 

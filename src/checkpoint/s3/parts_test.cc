@@ -46,7 +46,7 @@ TEST(RetriesTest, pauses_are_anything_up_to_a_bound_that_doubles) {
     EXPECT_FALSE(last.again);
     EXPECT_EQ(last.because, "tried 6 times");
   }
-  for (int i = 0; i < 5; ++i) {  // full jitter: from one end to the other
+  for (int i = 0; i < 5; ++i) {  // full jitter: across the whole range
     EXPECT_LT(seen[i].first, kBounds[i] / 20);
     EXPECT_GT(seen[i].second, kBounds[i] * 19 / 20);
   }
@@ -78,7 +78,7 @@ TEST(RetriesTest, the_budget_is_shared_and_comes_back_with_success) {
   for (int i = 0; i < RetryBudget::kFull / RetryBudget::kRetry; ++i) {
     EXPECT_TRUE(budget.take());
   }
-  EXPECT_FALSE(budget.take());  // never more than full
+  EXPECT_FALSE(budget.take());  // never above full
 }
 
 TEST(XmlTest, names_are_without_namespaces_and_text_is_decoded) {
@@ -111,7 +111,7 @@ TEST(XmlTest, what_is_no_whole_document_is_refused) {
     deep += "<a>";
   }
   EXPECT_FALSE(Xml::parse(deep).ok());
-  for (uint64_t seed = 0; seed < 2'000; ++seed) {  // anything at all
+  for (uint64_t seed = 0; seed < 2'000; ++seed) {  // arbitrary bytes
     std::string damaged = whole + bomb;
     const std::string noise = content(seed, 16);
     for (size_t i = 0; i + 1 < noise.size(); i += 2) {

@@ -30,7 +30,7 @@ std::string place_of(const Environment& environment, const char* variable, const
   return home.empty() ? "" : absl::StrFormat("%s/.aws/%s", home, name);
 }
 
-// Adds what `section` of `text` has and `values` has not.
+// Adds the settings in `section` of `text` that `values` does not have yet.
 bool add_section(const std::string& text, const std::string& section, std::map<std::string, std::string>* values) {
   bool found = false;
   bool inside = false;

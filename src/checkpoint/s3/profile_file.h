@@ -20,7 +20,7 @@ std::string profile_name(const Environment& environment, const std::string& aske
 // NOT_FOUND: neither file has it. PERMISSION_DENIED: a file cannot be read. INVALID_ARGUMENT: a file larger than 1 MiB.
 StatusOr<Profile> read_profile(const Environment& environment, const std::string& name);
 
-// A small file whole, without white space at its end. Errors name it.
+// A small file as a whole, without trailing white space. Errors name it.
 StatusOr<std::string> read_small_file(const std::string& path);
 
 }  // namespace keepstep::checkpoint

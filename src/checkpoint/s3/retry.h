@@ -1,9 +1,9 @@
-// How often and when a failed request is tried again. Pure: time and randomness come in.
+// How often and when a failed request is tried again. Pure: time and randomness are inputs.
 //
-// Pauses have full jitter: a random time between nothing and a bound that doubles with every try, so that many clients
-// that failed together do not come back together. A server that says when (Retry-After) is obeyed. A budget that all
-// requests of a store share keeps a sick server from being asked many times as often as a healthy one: it holds 500, a
-// retry takes 5, and 1 comes back with each success.
+// Pauses have full jitter: a random time between zero and a bound that doubles with every try, so that many clients
+// that failed together do not retry together. A server's Retry-After is obeyed. A budget that all requests of a store
+// share keeps retries from multiplying the load on a sick server: it holds 500, a retry takes 5, and each success
+// returns 1.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class RetryBudget {
   static constexpr int kFull = 500;
   static constexpr int kRetry = 5;
 
-  bool take();       // false: spent
+  bool take();       // false: nothing left
   void succeeded();  // a request that needed no retry, or its last one
 
  private:
@@ -35,7 +35,7 @@ class RetryBudget {
   int left_ = kFull;
 };
 
-// Of one request, with all its tries.
+// The retries of one request.
 class Retries {
  public:
   Retries(const RetryLimits& limits, RetryBudget& budget, uint64_t seed)
@@ -46,7 +46,7 @@ class Retries {
     std::chrono::milliseconds pause{0};
     std::string because;  // why not again
   };
-  // A try failed `elapsed` after the first one began; the server wants us back after `retry_after`, if it said.
+  // A try failed `elapsed` after the first one began. `retry_after`: when the server wants us back, if it said.
   Decision failed(std::chrono::milliseconds elapsed, std::optional<std::chrono::milliseconds> retry_after);
 
   int tries() const { return tries_; }

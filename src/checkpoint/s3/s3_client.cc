@@ -16,13 +16,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint64_t kSignedBodyBytes = 1 << 20;  // up to here the signature holds for the body over TLS, too
+constexpr uint64_t kSignedBodyBytes = 1 << 20;  // up to this size the signature covers the body over TLS, too
 
 RetryLimits limits_of(const StoreOptions& options) {
   return {.tries = options.tries, .give_up_after = options.give_up_after, .first_pause = options.first_pause};
 }
 
-// Seconds, or a date.
+// Retry-After is in seconds, or a date.
 std::optional<milliseconds> retry_after(const HttpAnswer& answer) {
   const std::string& text = answer.header("retry-after");
   if (text.empty()) {
@@ -44,8 +44,8 @@ bool is_wanted(const S3Call& call, int status) {
 
 }  // namespace
 
-S3Client::S3Client(S3Place place, CredentialOptions credentials, const StoreOptions& options)
-    : place_(std::move(place)),
+S3Client::S3Client(S3Location location, CredentialOptions credentials, const StoreOptions& options)
+    : location_(std::move(location)),
       options_(options),
       credentials_(
           [&] {
@@ -75,26 +75,26 @@ bool S3Client::pause(milliseconds duration) {
 }
 
 StatusOr<HttpAnswer> S3Client::try_once(const S3Call& call, const Credentials& credentials) {
-  HttpRequest request{.method = call.method, .url = place_.url_of(call.key), .headers = call.headers};
+  HttpRequest request{.method = call.method, .url = location_.url_of(call.key), .headers = call.headers};
   std::vector<std::pair<std::string, std::string>> query = call.query;
   std::sort(query.begin(), query.end());
   for (size_t i = 0; i < query.size(); ++i) {
     request.url += absl::StrFormat("%c%s=%s", i == 0 ? '?' : '&', percent_encoded(query[i].first, false),
                                    percent_encoded(query[i].second, false));
   }
-  // Over TLS nobody can change the body, and its CRC tells of accidents: signing large ones would only cost time.
-  const bool whole = call.body.size() <= kSignedBodyBytes || !place_.endpoint.starts_with("https://");
+  // Over TLS nobody can change the body, and its CRC detects accidents: signing large ones would only cost time.
+  const bool whole = call.body.size() <= kSignedBodyBytes || !location_.endpoint.starts_with("https://");
   request.headers.push_back("x-amz-content-sha256: " + (whole ? sha256_hex(call.body) : "UNSIGNED-PAYLOAD"));
   if (!credentials.session_token.empty()) {
     request.headers.push_back("x-amz-security-token: " + credentials.session_token);
   }
   request.body = call.body;
   request.into = call.into;
-  request.most_body_bytes = call.most_body_bytes;
+  request.max_body_bytes = call.max_body_bytes;
   request.connect_timeout = options_.connect_timeout;
   request.stall_timeout = options_.stall_timeout;
-  request.ca_file = place_.ca_file;
-  const Signer signer{credentials.access_key, credentials.secret_key, place_.region};
+  request.ca_file = location_.ca_file;
+  const Signer signer{credentials.access_key, credentials.secret_key, location_.region};
   request.signer = &signer;
   return http_.send(request);
 }
@@ -127,7 +127,7 @@ StatusOr<S3Reply> S3Client::call(const S3Call& call) {
         return reply;
       }
       const S3Failure failure = read_failure(*answer);
-      failed = status_of(failure, call.what, place_, credentials.source, wall_seconds());
+      failed = status_of(failure, call.what, location_, credentials.source, wall_seconds());
       if (is_expired(failure) && !refreshed) {
         refreshed = true;
         credentials_.expired(credentials);
@@ -135,7 +135,7 @@ StatusOr<S3Reply> S3Client::call(const S3Call& call) {
       }
       if (cut) {
         failed = absl::UnavailableError(
-            absl::StrFormat("cannot %s in %s: its answer was cut short", call.what, place_.describe()));
+            absl::StrFormat("cannot %s in %s: its answer was cut short", call.what, location_.describe()));
       } else if (!is_transient(failure)) {
         return failed;
       }
@@ -145,23 +145,23 @@ StatusOr<S3Reply> S3Client::call(const S3Call& call) {
       failed = answer.status();
       if (absl::IsOutOfRange(failed) && (call.xml || !call.into.empty() || call.method != "GET")) {
         return absl::DataLossError(
-            absl::StrFormat("cannot %s in %s: %s", call.what, place_.describe(), text_of(failed)));
+            absl::StrFormat("cannot %s in %s: %s", call.what, location_.describe(), text_of(failed)));
       }
       if (!absl::IsUnavailable(failed)) {
         return failed;
       }
-      failed =
-          absl::UnavailableError(absl::StrFormat("cannot %s in %s: %s", call.what, place_.describe(), text_of(failed)));
+      failed = absl::UnavailableError(
+          absl::StrFormat("cannot %s in %s: %s", call.what, location_.describe(), text_of(failed)));
       maybe_done = true;
     }
     const Retries::Decision decision = retries.failed(milliseconds((monotonic_ns() - begin) / 1'000'000), wanted_pause);
     if (!decision.again) {
-      // A conflict stays one; everything else was not to be had for too long.
+      // A conflict stays one; everything else was unavailable for too long.
       const std::string text = absl::StrFormat("%s [%s]", text_of(failed), decision.because);
       return absl::IsAborted(failed) ? absl::AbortedError(text) : absl::UnavailableError(text);
     }
     if (!pause(decision.pause)) {
-      return interrupted(place_.describe());
+      return interrupted(location_.describe());
     }
   }
 }

@@ -1,4 +1,4 @@
-// One call to an S3 server: signed, tried again as long as that may help, its refusals turned into errors.
+// One call to an S3 server: signs it, retries it as long as that may help, and turns refusals into errors.
 #pragma once
 
 #include <chrono>
@@ -31,34 +31,34 @@ struct S3Call {
   std::vector<std::string> headers = {};
   std::span<const std::byte> body = {};
   std::span<std::byte> into = {};
-  size_t most_body_bytes = 64 * 1024;
-  bool xml = false;            // the answer has to be whole XML, and not the <Error> that S3 may send with a 200
-  std::vector<int> also = {};  // answers besides 2xx that are for the caller
+  size_t max_body_bytes = 64 * 1024;
+  bool xml = false;            // the answer must be complete XML, and not the <Error> that S3 may send with a 200
+  std::vector<int> also = {};  // statuses besides 2xx that the caller handles
 };
 
 struct S3Reply {
   HttpAnswer answer;
-  std::optional<Xml> xml;  // as asked for
-  // An earlier try failed in a way that leaves open whether the server has carried it out.
+  std::optional<Xml> xml;  // if requested
+  // An earlier try failed in a way that leaves open whether the server carried it out.
   bool maybe_done_before = false;
 };
 
 class S3Client {
  public:
-  S3Client(S3Place place, CredentialOptions credentials, const StoreOptions& options);
+  S3Client(S3Location location, CredentialOptions credentials, const StoreOptions& options);
 
-  // Errors as in object_store.h; OUT_OF_RANGE: the body is longer than most_body_bytes. Any thread, many at once.
+  // Errors as in object_store.h; OUT_OF_RANGE: the body is longer than max_body_bytes. Any thread, many at once.
   StatusOr<S3Reply> call(const S3Call& call);
 
   void interrupt();
   bool pause(std::chrono::milliseconds duration);  // false: interrupted
-  const S3Place& place() const { return place_; }
+  const S3Location& location() const { return location_; }
 
  private:
   StatusOr<HttpAnswer> try_once(const S3Call& call, const Credentials& credentials);
   uint64_t next_seed();
 
-  S3Place place_;
+  S3Location location_;
   StoreOptions options_;
   HttpClient http_;
   CredentialChain credentials_;

@@ -1,4 +1,4 @@
-// The S3 store before servers that drop, cut, stall, lie and refuse.
+// The S3 store against servers that drop, cut, stall, lie and refuse.
 #include <cstdlib>
 #include <future>
 
@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Keys, and nothing else of whoever runs this.
+// Keys, and nothing else from the environment of whoever runs this.
 const char* test_environment(const char* name) {
   const std::string_view asked = name;
   return asked == "AWS_ACCESS_KEY_ID" ? "key" : asked == "AWS_SECRET_ACCESS_KEY" ? "secret" : nullptr;
@@ -41,13 +41,13 @@ PlannedAnswer object(const std::string& bytes, const std::string& etag = "e1") {
   return {.headers = {{"etag", "\"" + etag + "\""}}, .body = bytes};
 }
 
-// Answers `plan` in its order, and the last one for ever.
+// Answers with `plan` in order, and repeats the last answer forever.
 FaultServer::Handler in_order(std::vector<PlannedAnswer> plan) {
   auto next = std::make_shared<std::atomic<size_t>>(0);
   return [plan = std::move(plan), next](const SeenRequest&) { return plan[std::min((*next)++, plan.size() - 1)]; };
 }
 
-// A key is read; what went wrong before the last answer of the plan must not matter.
+// Reads a key; faults before the last answer of the plan must not matter.
 struct Hiccup {
   const char* name;
   PlannedAnswer answer;
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Hiccup{"conflict", s3_error(409, "OperationAborted")}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// What asking again cannot mend: one request, and an error that says what to do.
+// What retrying cannot fix: one request, and an error that says what to do.
 struct Refusal {
   const char* name;
   PlannedAnswer answer;
@@ -153,7 +153,7 @@ TEST(S3FaultsTest, once_too_many_requests_fail_nothing_is_asked_twice) {
     EXPECT_FALSE(store->read_all("a", 100).ok());
   }
   const size_t before = server.requests().size();
-  EXPECT_EQ(before, 34u + 100u);  // 500 tokens, 5 a retry
+  EXPECT_EQ(before, 34u + 100u);  // 500 tokens, 5 per retry
   const Status read = store->read_all("a", 100).status();
   EXPECT_THAT(text_of(read), HasSubstr("the budget of retries is spent"));
   EXPECT_EQ(server.requests().size(), before + 1);
@@ -284,7 +284,7 @@ TEST(S3FaultsTest, a_conditional_put_whose_answer_was_lost_knows_its_own_bytes) 
       EXPECT_EQ(put.status().code(), absl::StatusCode::kAborted) << put.status();
     }
   }
-  // Refused at once, nobody has to ask whose bytes these are: not ours.
+  // Refused at once, so it need not ask whose bytes these are: not ours.
   FaultServer server([&](const SeenRequest& request) {
     return request.method == "PUT" ? s3_error(412, "PreconditionFailed") : object("mine", "e5");
   });
@@ -373,13 +373,13 @@ TEST(S3FaultsTest, a_listing_in_circles_or_of_other_keys_or_without_bounds_is_an
   for (int i = 0; i < 100'000; ++i) {
     deep += "<a>";
   }
-  EXPECT_EQ(list(page_of(deep)).code(), absl::StatusCode::kUnavailable);  // as if it were cut
+  EXPECT_EQ(list(page_of(deep)).code(), absl::StatusCode::kUnavailable);  // treated like a truncated answer
 }
 
 // Writing in parts.
 
 struct PartsServer {
-  // What a server of few words does with uploads; `complete` answers the calls that join, in order.
+  // How a minimal server handles uploads; `complete` answers the joining calls, in order.
   explicit PartsServer(std::vector<PlannedAnswer> complete) : joins(std::move(complete)) {}
 
   PlannedAnswer operator()(const SeenRequest& request) {

@@ -1,5 +1,5 @@
-// Against a real S3 server, which somebody else starts (tests/python_checkpoint/test_s3_servers.py does): skipped
-// unless KEEPSTEP_TEST_S3 is the URL of an empty bucket on it, with credentials for it in the environment.
+// Against a real S3 server, started from outside (by tests/python_checkpoint/test_s3_servers.py, for example): skipped
+// unless KEEPSTEP_TEST_S3 is the URL of an empty bucket on it, with its credentials in the environment.
 #include <cstdlib>
 #include <functional>
 #include <random>
@@ -26,7 +26,7 @@ class S3ServerTest : public testing::Test {
     url_ = url;
   }
 
-  // The bucket, below a prefix of this test alone.
+  // The bucket, below a prefix used by this test alone.
   std::string url_below(const std::string& prefix) const {
     const size_t question = url_.find('?');
     return absl::StrFormat("%s/%s%s", url_.substr(0, question), prefix, url_.substr(question));
@@ -34,16 +34,16 @@ class S3ServerTest : public testing::Test {
   std::unique_ptr<ObjectStore> open(const std::string& prefix, const StoreOptions& options = {}) const {
     return std::move(open_store(url_below(prefix), options)).value();
   }
-  // A client as the store has it.
+  // A client like the store's.
   std::unique_ptr<S3Client> client(const std::string& prefix) const {
     const S3Url url = std::get<S3Url>(*parse_store_url(url_below(prefix)));
     CredentialOptions credentials{.environment = [](const char* name) -> const char* { return std::getenv(name); }};
-    return std::make_unique<S3Client>(S3Place{.bucket = url.bucket,
-                                              .prefix = url.prefix,
-                                              .region = url.region,
-                                              .endpoint = url.endpoint,
-                                              .virtual_host = url.addressing == "virtual",
-                                              .ca_file = url.ca_file},
+    return std::make_unique<S3Client>(S3Location{.bucket = url.bucket,
+                                                 .prefix = url.prefix,
+                                                 .region = url.region,
+                                                 .endpoint = url.endpoint,
+                                                 .virtual_host = url.addressing == "virtual",
+                                                 .ca_file = url.ca_file},
                                       credentials, StoreOptions{});
   }
   std::string url_;
@@ -68,7 +68,7 @@ TEST_F(S3ServerTest, a_large_object_goes_up_in_parts_and_comes_back_the_same) {
   }
   const auto etag = (*writer)->commit();
   ASSERT_TRUE(etag.ok()) << etag.status();
-  EXPECT_THAT(*etag, HasSubstr("-5"));  // of five parts
+  EXPECT_THAT(*etag, HasSubstr("-5"));  // five parts
   const auto there = store->read_all("a/large", bytes.size());
   ASSERT_TRUE(there.ok()) << there.status();
   EXPECT_TRUE(there->bytes == bytes);
@@ -104,8 +104,8 @@ TEST_F(S3ServerTest, a_killed_writers_parts_are_taken_up_unless_their_bytes_are_
   changed[kPart + 17] ^= 1;
   for (const bool same : {true, false}) {
     const std::string prefix = same ? "killed-same" : "killed-other";
-    // A process that was killed after three parts: libcurl must not be used on both sides of a fork, so this one only
-    // drops the writer in the way a kill does, without giving the upload up.
+    // A process killed after three parts: libcurl must not be used on both sides of a fork, so this one only drops the
+    // writer as a kill would, without giving up the upload.
     {
       const auto first = client(prefix);
       auto writer = std::make_unique<S3Writer>(*first, "a", kPart, 2);
@@ -113,7 +113,7 @@ TEST_F(S3ServerTest, a_killed_writers_parts_are_taken_up_unless_their_bytes_are_
       const auto uploads = list_uploads(*first, "a");
       ASSERT_TRUE(uploads.ok()) << uploads.status();
       ASSERT_EQ(uploads->list.size(), 1u);
-      while (list_parts(*first, "a", uploads->list[0].id, 2)->size() < 3) {  // in two pages
+      while (list_parts(*first, "a", uploads->list[0].id, 2)->size() < 3) {  // on two pages
         std::this_thread::yield();
       }
       first->interrupt();
@@ -141,7 +141,7 @@ TEST_F(S3ServerTest, uploads_never_completed_are_leftovers) {
     first->interrupt();
     EXPECT_FALSE(writer->commit().ok());
   }
-  // The whole key: MinIO lists the uploads of one key only, and clears away old ones itself.
+  // The whole key: MinIO lists uploads only by whole key, and removes old ones itself.
   EXPECT_EQ(*store->remove_leftovers("run/a", std::chrono::hours(1)), 0u);
   EXPECT_EQ(*store->remove_leftovers("run/b", std::chrono::seconds(0)), 0u);
   EXPECT_EQ(*store->remove_leftovers("run/a", std::chrono::seconds(0)), 1u);
@@ -196,10 +196,10 @@ TEST_F(S3ServerTest, a_certificate_that_nobody_vouches_for_is_not_trusted) {
   EXPECT_THAT(text_of(listed), HasSubstr("name those to trust by ca_file="));
 }
 
-// The server behind a proxy that spoils requests and answers, by a seed.
+// The server behind a proxy that corrupts requests and answers, following a seed.
 class SpoiledS3ServerTest : public S3ServerTest {
  protected:
-  // What happens to the next request. With an object in the way of a conditional write nothing is lost but answers.
+  // What happens to the next request: most are forwarded. While `gone_`, every one is dropped.
   PlannedAnswer next(const SeenRequest& request) {
     const uint64_t dice = [&] {
       const std::lock_guard lock(mutex_);
@@ -214,7 +214,7 @@ class SpoiledS3ServerTest : public S3ServerTest {
     }
     if (dice < 80) {
       (void)forwarded(request, upstream_);
-      return {.drop = true};  // done, and nobody knows
+      return {.drop = true};  // carried out, but the client cannot know
     }
     if (dice < 85) {
       PlannedAnswer answer = forwarded(request, upstream_);
@@ -234,13 +234,13 @@ class SpoiledS3ServerTest : public S3ServerTest {
     return {.silent = true};
   }
 
-  // KEEPSTEP_SPOILED_ROUNDS, else 1.
+  // KEEPSTEP_SPOILED_ROUNDS, 1 by default.
   static uint64_t rounds() {
     const char* rounds = std::getenv("KEEPSTEP_SPOILED_ROUNDS");
     return rounds == nullptr ? 1 : std::stoull(rounds);
   }
 
-  // `body` with a store behind the proxy.
+  // Runs `body` with a store behind the proxy.
   void spoil(uint64_t seed, const std::function<void(const std::string& url, const StoreOptions& options)>& body) {
     SCOPED_TRACE(absl::StrFormat("seed %d", seed));
     random_.seed(seed);
@@ -251,7 +251,7 @@ class SpoiledS3ServerTest : public S3ServerTest {
                                             url_.substr(0, url_.find('?')), seed, proxy.endpoint());
     StoreOptions options;
     options.first_pause = std::chrono::milliseconds(1);
-    options.stall_timeout = std::chrono::milliseconds(2'000);  // a busy machine is no fault
+    options.stall_timeout = std::chrono::milliseconds(2'000);  // a busy machine is not a fault
     options.part_bytes = kPart;
     options.seed = seed;
     body(url, options);
@@ -324,16 +324,17 @@ TEST_F(SpoiledS3ServerTest, a_server_that_is_gone_and_comes_back_gets_only_the_p
       const std::lock_guard lock(mutex_);
       gone_ = gone;
     };
-    const S3Url place = std::get<S3Url>(*parse_store_url(url));
+    const S3Url whole = std::get<S3Url>(*parse_store_url(url));
     CredentialOptions credentials{.environment = [](const char* name) -> const char* { return std::getenv(name); }};
-    S3Client direct(S3Place{.bucket = place.bucket,
-                            .prefix = place.prefix,
-                            .region = place.region,
-                            .endpoint = absl::StrFormat("http://127.0.0.1:%d", upstream_)},
+    S3Client direct(S3Location{.bucket = whole.bucket,
+                               .prefix = whole.prefix,
+                               .region = whole.region,
+                               .endpoint = absl::StrFormat("http://127.0.0.1:%d", upstream_)},
                     credentials, StoreOptions{});
     {
       S3Client through(
-          S3Place{.bucket = place.bucket, .prefix = place.prefix, .region = place.region, .endpoint = place.endpoint},
+          S3Location{
+              .bucket = whole.bucket, .prefix = whole.prefix, .region = whole.region, .endpoint = whole.endpoint},
           credentials, options);
       S3Writer writer(through, "a", kPart, 1);
       {
@@ -354,7 +355,7 @@ TEST_F(SpoiledS3ServerTest, a_server_that_is_gone_and_comes_back_gets_only_the_p
     const auto uploads = list_uploads(direct, "a");
     ASSERT_TRUE(uploads.ok()) << uploads.status();
     size_t there = 0;
-    if (!uploads->list.empty()) {  // unless it was gone before the first part
+    if (!uploads->list.empty()) {  // unless it ended before the first part
       there = list_parts(direct, "a", uploads->list[0].id)->size();
     }
     S3Writer again(direct, "a", kPart, 2);
@@ -367,7 +368,7 @@ TEST_F(SpoiledS3ServerTest, a_server_that_is_gone_and_comes_back_gets_only_the_p
   });
 }
 
-// Of servers whose conditional writes are atomic: MinIO's are, versitygw's are not.
+// For servers whose conditional writes are atomic: MinIO's are, versitygw's are not.
 class AtomicS3ServerTest : public S3ServerTest {
  protected:
   void SetUp() override {

@@ -54,7 +54,7 @@ ObjectInfo info_of(std::string_view key, const HttpAnswer& answer) {
           http_time_ns(answer.header("last-modified"))};
 }
 
-// "bytes 5-9/100": the total, or nothing.
+// "bytes 5-9/100": the total; 0 if there is none.
 uint64_t total_of(std::string_view content_range) {
   const size_t slash = content_range.rfind('/');
   return slash == std::string_view::npos ? 0 : number_of(content_range.substr(slash + 1));
@@ -69,42 +69,43 @@ StatusOr<std::unique_ptr<S3Store>> S3Store::open(const S3Url& url, const StoreOp
     known.environment = [](const char* name) -> const char* { return std::getenv(name); };
   }
   const Environment& environment = known.environment;
-  S3Place place{.bucket = url.bucket, .prefix = url.prefix};
-  place.region = first_of({url.region, value_of(environment, "AWS_REGION"), value_of(environment, "AWS_DEFAULT_REGION"),
-                           region_of_profile(environment, url.profile), "us-east-1"});
+  S3Location location{.bucket = url.bucket, .prefix = url.prefix};
+  location.region =
+      first_of({url.region, value_of(environment, "AWS_REGION"), value_of(environment, "AWS_DEFAULT_REGION"),
+                region_of_profile(environment, url.profile), "us-east-1"});
   const std::string endpoint =
       first_of({url.endpoint, value_of(environment, "AWS_ENDPOINT_URL_S3"), value_of(environment, "AWS_ENDPOINT_URL")});
   const bool own = !endpoint.empty();
-  place.endpoint = own ? endpoint : absl::StrFormat("https://s3.%s.amazonaws.com", place.region);
-  while (place.endpoint.ends_with('/')) {
-    place.endpoint.pop_back();
+  location.endpoint = own ? endpoint : absl::StrFormat("https://s3.%s.amazonaws.com", location.region);
+  while (location.endpoint.ends_with('/')) {
+    location.endpoint.pop_back();
   }
-  if (!place.endpoint.starts_with("http://") && !place.endpoint.starts_with("https://")) {
+  if (!location.endpoint.starts_with("http://") && !location.endpoint.starts_with("https://")) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the endpoint '%s' of S3 (from the environment) begins neither with http:// nor with https://",
-                        place.endpoint));
+                        location.endpoint));
   }
   const bool open_allowed = first_of({url.http, value_of(environment, "KEEPSTEP_S3_HTTP")}) == "allow";
-  if (place.endpoint.starts_with("http://") && !open_allowed && !is_loopback(host_of(place.endpoint))) {
+  if (location.endpoint.starts_with("http://") && !open_allowed && !is_loopback(host_of(location.endpoint))) {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is plain HTTP: whoever is on the way reads checkpoints and can change them. Use https:// "
                         "(ca_file= for a certificate of your own); on an isolated network write http=allow behind the "
                         "place, or set KEEPSTEP_S3_HTTP=allow",
-                        place.endpoint));
+                        location.endpoint));
   }
-  place.ca_file = first_of({url.ca_file, value_of(environment, "AWS_CA_BUNDLE"), trusted_certificates(environment)});
-  // A certificate for *.s3.amazonaws.com does not hold for a bucket's name with dots.
+  location.ca_file = first_of({url.ca_file, value_of(environment, "AWS_CA_BUNDLE"), trusted_certificates(environment)});
+  // A certificate for *.s3.amazonaws.com is not valid for a bucket name with dots.
   const bool usual = !own && url.bucket.find('.') == std::string::npos;
-  place.virtual_host = url.addressing.empty() ? usual : url.addressing == "virtual";
-  if (place.virtual_host && is_address(host_of(place.endpoint))) {
+  location.virtual_host = url.addressing.empty() ? usual : url.addressing == "virtual";
+  if (location.virtual_host && is_address(host_of(location.endpoint))) {
     return absl::InvalidArgumentError(
         absl::StrFormat("addressing=virtual puts the bucket's name before that of the host, which '%s' does not have; "
                         "use addressing=path",
-                        place.endpoint));
+                        location.endpoint));
   }
-  CredentialOptions credentials{.environment = environment, .profile = url.profile, .region = place.region};
-  credentials.ca_file = place.ca_file;
-  return std::unique_ptr<S3Store>(new S3Store(std::move(place), std::move(credentials), known));
+  CredentialOptions credentials{.environment = environment, .profile = url.profile, .region = location.region};
+  credentials.ca_file = location.ca_file;
+  return std::unique_ptr<S3Store>(new S3Store(std::move(location), std::move(credentials), known));
 }
 
 StatusOr<std::string> S3Store::put(std::string_view key, std::span<const std::byte> bytes,
@@ -135,7 +136,7 @@ StatusOr<std::string> S3Store::put(std::string_view key, std::span<const std::by
   if (!gone && reply->answer.status / 100 == 2) {
     return unquoted(reply->answer.header("etag"));
   }
-  if (!gone && reply->maybe_done_before) {  // by ourselves?
+  if (!gone && reply->maybe_done_before) {  // by an earlier try of our own?
     StatusOr<Object> there = read_all(key, bytes.size());
     if (there.ok() && std::ranges::equal(std::as_bytes(std::span(there->bytes.data(), there->bytes.size())), bytes)) {
       return std::move(there->etag);
@@ -194,7 +195,7 @@ Status S3Store::read_piece(std::string_view key, uint64_t offset, std::span<std:
 
 Status S3Store::read(std::string_view key, uint64_t offset, std::span<std::byte> into) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
-  if (into.empty()) {  // there is no range of no bytes
+  if (into.empty()) {  // HTTP has no empty range
     KEEPSTEP_ASSIGN_OR_RETURN(const ObjectInfo there, head(key));
     return offset <= there.bytes ? absl::OkStatus() : beyond_end(key, there.bytes, offset, 0, describe());
   }
@@ -221,7 +222,7 @@ Status S3Store::read(std::string_view key, uint64_t offset, std::span<std::byte>
     work();
   }
   for (size_t i = 0; i < pieces; ++i) {
-    if (absl::IsOutOfRange(results[i])) {  // of the whole read, not of a piece
+    if (absl::IsOutOfRange(results[i])) {  // report the whole read, not a piece
       KEEPSTEP_ASSIGN_OR_RETURN(const ObjectInfo there, head(key));
       return beyond_end(key, there.bytes, offset, into.size(), describe());
     }
@@ -233,18 +234,18 @@ Status S3Store::read(std::string_view key, uint64_t offset, std::span<std::byte>
   return absl::OkStatus();
 }
 
-StatusOr<Object> S3Store::read_all(std::string_view key, uint64_t most_bytes) {
+StatusOr<Object> S3Store::read_all(std::string_view key, uint64_t max_bytes) {
   KEEPSTEP_RETURN_IF_ERROR(check_key(key));
-  most_bytes = std::min(most_bytes, kMaxReadAllBytes);
-  constexpr uint64_t kAtOnce = 1 << 20;  // what is not larger comes with one request
+  max_bytes = std::min(max_bytes, kMaxReadAllBytes);
+  constexpr uint64_t kAtOnce = 1 << 20;  // an object no larger takes one request
   constexpr uint64_t kErrorBytes = 64 * 1024;
   S3Call call{.what = absl::StrFormat("read '%s'", key), .method = "GET"};
   call.key = std::string(key);
   call.headers = {"x-amz-checksum-mode: ENABLED"};
-  if (most_bytes > kAtOnce) {
+  if (max_bytes > kAtOnce) {
     KEEPSTEP_ASSIGN_OR_RETURN(const ObjectInfo there, head(key));
-    if (there.bytes > most_bytes) {
-      return too_large_to_read(key, there.bytes, most_bytes, describe());
+    if (there.bytes > max_bytes) {
+      return too_large_to_read(key, there.bytes, max_bytes, describe());
     }
     if (there.bytes > kAtOnce) {
       Object object{std::string(there.bytes, '\0'), there.etag};
@@ -253,19 +254,19 @@ StatusOr<Object> S3Store::read_all(std::string_view key, uint64_t most_bytes) {
       return object;
     }
   }
-  call.most_body_bytes = std::max(std::min(most_bytes, kAtOnce), kErrorBytes);
+  call.max_body_bytes = std::max(std::min(max_bytes, kAtOnce), kErrorBytes);
   const StatusOr<S3Reply> reply = client_->call(call);
   if (absl::IsNotFound(reply.status())) {
     return no_such_object(key, describe());
   }
   if (absl::IsOutOfRange(reply.status())) {
     KEEPSTEP_ASSIGN_OR_RETURN(const ObjectInfo there, head(key));
-    return too_large_to_read(key, there.bytes, most_bytes, describe());
+    return too_large_to_read(key, there.bytes, max_bytes, describe());
   }
   KEEPSTEP_RETURN_IF_ERROR(reply.status());
   const HttpAnswer& answer = reply->answer;
-  if (answer.body.size() > most_bytes) {
-    return too_large_to_read(key, answer.body.size(), most_bytes, describe());
+  if (answer.body.size() > max_bytes) {
+    return too_large_to_read(key, answer.body.size(), max_bytes, describe());
   }
   const std::string& crc = answer.header("x-amz-checksum-crc32c");
   const std::span<const std::byte> bytes = std::as_bytes(std::span(answer.body.data(), answer.body.size()));

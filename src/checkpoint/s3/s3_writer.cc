@@ -12,7 +12,7 @@
 namespace keepstep::checkpoint {
 namespace {
 
-constexpr int kMaxParts = 10'000;  // of S3
+constexpr int kMaxParts = 10'000;  // limit of S3
 
 }  // namespace
 
@@ -22,11 +22,11 @@ S3Writer::S3Writer(S3Client& client, std::string key, uint64_t part_bytes, int p
 S3Writer::~S3Writer() {
   stop_threads();
   if (!upload_.empty() && given_up_) {
-    (void)abort_upload(client_, key_, upload_);  // else remove_leftovers finds it
+    (void)abort_upload(client_, key_, upload_);  // on failure, remove_leftovers finds it
   }
 }
 
-// A failure that may pass leaves the upload for the next writer.
+// A failure that may be temporary leaves the upload for the next writer.
 Status S3Writer::fail(Status status) {
   ended_ = true;
   given_up_ = !absl::IsUnavailable(status) && !absl::IsCancelled(status);
@@ -63,7 +63,7 @@ Status S3Writer::append(std::span<const std::byte> bytes) {
   return absl::OkStatus();
 }
 
-// Takes up the newest upload that an earlier writer left, or begins one.
+// Resumes the newest upload that an earlier writer left, or begins one.
 Status S3Writer::begin_upload() {
   KEEPSTEP_ASSIGN_OR_RETURN(const Uploads uploads, list_uploads(client_, key_));
   const Upload* newest = nullptr;
@@ -78,7 +78,7 @@ Status S3Writer::begin_upload() {
     if (!parts.ok() && !absl::IsNotFound(parts.status())) {
       return parts.status();
     }
-    // Parts of another size cannot be mixed with ours; those of the same number are simply replaced.
+    // Parts of another size cannot be mixed with ours; parts with the same number are simply replaced.
     const bool ours = parts.ok() && std::all_of(parts->begin(), parts->end(),
                                                 [&](const UploadedPart& part) { return part.bytes <= part_bytes_; });
     if (ours) {
@@ -97,7 +97,7 @@ Status S3Writer::begin_upload() {
   KEEPSTEP_ASSIGN_OR_RETURN(const S3Reply reply, client_.call(call));
   upload_ = reply.xml->root().text("UploadId");
   return upload_.empty() ? absl::DataLossError(absl::StrFormat("%s began the upload of '%s' and gave no id for it",
-                                                               client_.place().describe(), key_))
+                                                               client_.location().describe(), key_))
                          : absl::OkStatus();
 }
 
@@ -168,7 +168,7 @@ StatusOr<S3Writer::Sent> S3Writer::send(const Part& part) {
   std::string etag = unquoted(reply.answer.header("etag"));
   if (etag.empty()) {
     return absl::DataLossError(absl::StrFormat("%s took part %d of '%s' and gave no ETag for it",
-                                               client_.place().describe(), part.number, key_));
+                                               client_.location().describe(), part.number, key_));
   }
   return Sent{std::move(etag), std::move(crc)};
 }
@@ -224,13 +224,15 @@ StatusOr<std::string> S3Writer::complete() {
   KEEPSTEP_RETURN_IF_ERROR(reply.status());
   std::string etag = unquoted(reply->xml->root().text("ETag"));
   if (etag.empty()) {
-    return find_completed(etag_of_parts(etags), absl::DataLossError(absl::StrFormat("%s joined '%s' and gave no ETag",
-                                                                                    client_.place().describe(), key_)));
+    return find_completed(
+        etag_of_parts(etags),
+        absl::DataLossError(absl::StrFormat("%s joined '%s' and gave no ETag", client_.location().describe(), key_)));
   }
   return etag;
 }
 
-// The upload is gone: by our own first try, whose answer was lost and which may still be at work, or by somebody else.
+// The upload is gone: ended by our own first try, whose answer was lost and which may still be running, or by somebody
+// else.
 StatusOr<std::string> S3Writer::find_completed(const std::string& expected, const Status& otherwise) {
   S3Call call{.what = absl::StrFormat("look at '%s'", key_), .method = "HEAD"};
   call.key = key_;
@@ -243,7 +245,7 @@ StatusOr<std::string> S3Writer::find_completed(const std::string& expected, cons
       return etag;
     }
     if (!client_.pause(pause)) {
-      return interrupted(client_.place().describe());
+      return interrupted(client_.location().describe());
     }
   }
   return absl::AbortedError(absl::StrFormat(

@@ -1,13 +1,13 @@
-// One large object on its way into a bucket: parts sent side by side, joined at the end.
+// Writes one large object into a bucket: parts sent in parallel, joined at the end.
 //
-// append copies into a part; a full part is sent by one of `parallel` threads while the next one fills, and append
-// waits when all are busy: at most `parallel` + 1 parts are in memory. What fits into one part is a plain PUT at
+// append copies into a part; one of `parallel` threads sends a full part while the next one fills, and append waits
+// while all are busy: at most `parallel` + 1 parts are in memory. An object that fits into one part is a plain PUT at
 // commit.
 //
-// A writer that found no end (its process was killed, the server was gone for too long) leaves its upload behind. The
-// next writer of the same key and part size takes it up: a part is not sent again when its size, its MD5 and, where the
-// server keeps it, its CRC are those of the bytes at hand. Servers that encrypt with keys of their own (SSE-KMS) give
-// no MD5: there all is sent again. A writer dropped without an error gives its upload up.
+// A writer that did not finish (its process was killed, the server was unreachable for too long) leaves its upload
+// behind. The next writer of the same key and part size resumes it: a part is not sent again if its size, its MD5 and,
+// where the server stores it, its CRC match the bytes at hand. Servers that encrypt with keys of their own (SSE-KMS)
+// return no MD5: there everything is sent again. A writer dropped without an error aborts its upload.
 #pragma once
 
 #include <condition_variable>
@@ -49,7 +49,7 @@ class S3Writer final : public ObjectWriter {
 
   Status fail(Status status);
   Status begin_upload();
-  Status hand_over();  // the full part, to a thread
+  Status hand_over();  // gives the full part to a thread
   void work();
   StatusOr<Sent> send(const Part& part);
   StatusOr<std::string> put_whole();
@@ -65,7 +65,7 @@ class S3Writer final : public ObjectWriter {
   Part current_;
   uint64_t total_ = 0;
   int next_number_ = 1;
-  bool ended_ = false;    // committed, or failed: nothing more is taken
+  bool ended_ = false;    // committed or failed: accepts nothing more
   bool given_up_ = true;  // the upload is of no use to a later writer
   std::string upload_;    // its id; empty: not begun
   std::map<int, UploadedPart> earlier_;

@@ -1,5 +1,5 @@
-// Which certificates to trust for https where nothing names them. Distributions keep theirs in different places, and a
-// wheel's libcurl and OpenSSL, being of no distribution, know none of these.
+// Which certificates to trust for https if nothing names them. Distributions store theirs in different places, and the
+// libcurl and OpenSSL inside a wheel belong to no distribution, so they know none of these.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace keepstep::checkpoint {
 
-// Debian and what derives from it; Fedora and RHEL; SUSE; others.
+// Debian and its derivatives; Fedora and RHEL; SUSE; others.
 inline constexpr const char* kCertificateFiles[] = {
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -17,8 +17,8 @@ inline constexpr const char* kCertificateFiles[] = {
     "/etc/ssl/cert.pem",
 };
 
-// The file of OpenSSL's variable SSL_CERT_FILE, else the first of `files` that is there; empty if there is none: then
-// no https server is trusted, and the error of the first request says how to name certificates.
+// The file that OpenSSL's variable SSL_CERT_FILE names, otherwise the first of `files` that exists; empty if there is
+// none: then no https server is trusted, and the error of the first request says how to name certificates.
 std::string trusted_certificates(const Environment& environment,
                                  std::span<const char* const> files = kCertificateFiles);
 

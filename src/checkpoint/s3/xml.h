@@ -1,5 +1,5 @@
-// S3's answers in XML, read by tinyxml2: no entities of documents, no outside files, bounded depth. Names without their
-// namespace; what is not there is empty.
+// S3's XML answers, read by tinyxml2: no custom entities, no external files, bounded depth. Names come without their
+// namespace; missing elements are empty.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace keepstep::checkpoint {
 
 class Xml {
  public:
-  // DATA_LOSS if it is not well-formed: cut short, or none at all.
+  // DATA_LOSS if it is not well-formed: truncated, or not XML at all.
   static StatusOr<Xml> parse(std::string_view text);
 
   Xml(Xml&&) noexcept;
@@ -29,10 +29,10 @@ class Xml {
     explicit Element(const tinyxml2::XMLElement* element) : element_(element) {}
     bool valid() const { return element_ != nullptr; }
     std::string_view name() const;
-    // Of the first child of that name.
+    // The text of the first child with that name.
     std::string text(std::string_view child) const;
     Element child(std::string_view name) const;
-    Element next(std::string_view name) const;  // the next one beside this, of that name
+    Element next(std::string_view name) const;  // the next sibling with that name
 
    private:
     const tinyxml2::XMLElement* element_;

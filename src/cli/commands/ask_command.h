@@ -1,5 +1,5 @@
-// The command `keepstep ask`: hands requests of other programs to a running job, and its answers back. Not in the
-// overview: `keepstep ckpt`, which is Python, reaches jobs through it.
+// The command `keepstep ask`: passes other programs' requests to a running job, and returns its answers. Not in the
+// overview: `keepstep ckpt`, which is written in Python, reaches jobs through it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace keepstep::cli {
 
-// `args`: those after the command's name. Returns the exit code.
+// `args`: the arguments after the command's name. Returns the exit code.
 int ask_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

@@ -1,4 +1,4 @@
-// `keepstep inject`: a fault into a running job.
+// `keepstep inject`: injects a fault into a running job.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace keepstep::cli {
 
-// Returns the exit code: 0 done; 1 no such job, or it refused; 2 wrong options.
+// Returns the exit code: 0 done; 1 no such job, or it refused; 2 invalid options.
 int inject_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

@@ -99,7 +99,7 @@ Jobs find_jobs(milliseconds limit) {
     RunningJob job{door, 0, {}, ""};
     const StatusOr<DoorClient> client = DoorClient::open(door);
     if (!client.ok()) {
-      continue;  // it ended since the list was made
+      continue;  // it has ended since the list was made
     }
     job.pid = client->pid();
     StatusOr<nlohmann::json> described = client->ask({{"op", "describe"}}, limit);

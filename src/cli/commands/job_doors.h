@@ -1,5 +1,5 @@
-// The jobs of this machine as commands find them: control doors (agent/control/control_door.h), which one is meant by
-// JOB, and requests to it.
+// How commands find the jobs of this machine: control doors (agent/control/control_door.h), the choice of the one that
+// JOB means, and requests to it.
 #pragma once
 
 #include <chrono>
@@ -13,12 +13,12 @@
 
 namespace keepstep::cli {
 
-// One launcher, as it described itself; or why it did not.
+// One launcher: its description of itself, or why there is none.
 struct RunningJob {
   agent::DoorName door;
   pid_t pid = 0;
-  nlohmann::json description;  // of the request "describe"
-  std::string problem;         // it does not answer; then there is no description
+  nlohmann::json description;  // the answer to "describe"
+  std::string problem;         // why it does not answer; then there is no description
 
   // "train-4f2a (pid 4711, node 1 of 2, step 118)"
   std::string text() const;
@@ -27,12 +27,12 @@ struct RunningJob {
 // A launcher's door, open. Requests wait for their answer; not thread-safe.
 class DoorClient {
  public:
-  // NOT_FOUND: it ended. PERMISSION_DENIED: another user's.
+  // NOT_FOUND: the launcher ended. PERMISSION_DENIED: it is another user's.
   static StatusOr<DoorClient> open(const agent::DoorName& door);
-  // The same for a job that find_jobs() found. DEADLINE_EXCEEDED: it did not answer then.
+  // The same for a job from find_jobs(). DEADLINE_EXCEEDED: it did not answer then.
   static StatusOr<DoorClient> open(const RunningJob& job);
-  // The answer's object. DEADLINE_EXCEEDED: none within `limit`. UNAVAILABLE: the launcher ended before it answered.
-  // FAILED_PRECONDITION: it refused; the message is the launcher's.
+  // Returns the answer's object. DEADLINE_EXCEEDED: no answer within `limit`. UNAVAILABLE: the launcher ended before it
+  // answered. FAILED_PRECONDITION: it refused; the message is the launcher's.
   StatusOr<nlohmann::json> ask(const nlohmann::json& request, std::chrono::milliseconds limit) const;
   pid_t pid() const { return pid_; }
 
@@ -42,19 +42,20 @@ class DoorClient {
   pid_t pid_;
 };
 
-// An answer's object as it came from `who`. FAILED_PRECONDITION: it refused, in its words. INVALID_ARGUMENT: it is no
+// The object of an answer from `who`. FAILED_PRECONDITION: it refused, with its message. INVALID_ARGUMENT: it is not an
 // answer of this version.
 StatusOr<nlohmann::json> accepted(nlohmann::json answer, const std::string& who);
 
 using Jobs = std::vector<RunningJob>;
-// Asks every launcher of this user on this machine who it is; one that does not answer within `limit` has a problem.
+// Asks every launcher of this user on this machine for its description; one that does not answer within `limit` has a
+// problem.
 Jobs find_jobs(std::chrono::milliseconds limit = std::chrono::seconds(3));
 
-// Without launchers of other nodes where that of node 0 of the same job runs here too: for what node 0 decides. Pure.
+// Leaves out launchers of other nodes if the same job's node 0 runs here too: for requests that node 0 decides. Pure.
 Jobs without_other_nodes(Jobs jobs);
 
-// The job that `word` means: its name, its journal's folder, or its launcher's pid. An empty word: the only one.
-// Pure. The errors list what there is.
+// The job that `word` means: its name, its journal's folder, or its launcher's pid. An empty word: the only job. Pure.
+// The errors list the candidates.
 StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word);
 
 }  // namespace keepstep::cli

@@ -32,7 +32,7 @@ std::string ranks_of(const nlohmann::json& description) {
   return ranks.empty() ? "-" : absl::StrJoin(ranks, ",");
 }
 
-// Of an elastic job: "4/2..8 replicas"; only node 0 knows the bounds as they are now.
+// For an elastic job: "4/2..8 replicas"; only node 0 knows the current bounds.
 std::string size_of(const nlohmann::json& description) {
   const auto size = description.find("size");
   if (size == description.end() || !size->is_object()) {

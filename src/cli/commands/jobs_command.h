@@ -1,4 +1,4 @@
-// `keepstep jobs`: the jobs of this user on this machine.
+// `keepstep jobs`: lists this user's jobs on this machine.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace keepstep::cli {
 
-// Returns the exit code: 0 done; 1 no such job, or it refused; 2 wrong options.
+// Returns the exit code: 0 done; 1 no such job, or it refused; 2 invalid options.
 int jobs_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

@@ -34,7 +34,7 @@ in words.
 exit codes: 0 whatever is found; 2 wrong options.
 )";
 
-constexpr uint32_t kMaxRanks = 63;  // of a node
+constexpr uint32_t kMaxRanks = 63;  // per node
 constexpr pid_t kMaxPid = 1 << 22;  // PID_MAX_LIMIT of 64-bit kernels
 
 struct MachineRequest {
@@ -76,7 +76,7 @@ void add(nlohmann::json& about, const agent::PreflightReport& report) {
   about["warnings"] = report.warnings;
 }
 
-// A name as launchers take it, and the folder that it is in.
+// Takes a name the way launchers do, and returns the folder that it is in.
 StatusOr<std::string> try_runtime_folder() {
   KEEPSTEP_ASSIGN_OR_RETURN(const HeldName name,
                             HeldName::take(absl::StrFormat("doctor-%d-%s", getpid(), this_machine())));
@@ -88,7 +88,7 @@ StatusOr<std::string> try_temp_folder() {
   return folder.path().parent_path().string();
 }
 
-// Why the stacks of `pid` cannot be taken; empty: they can.
+// Why the stacks of `pid` cannot be taken; empty if they can.
 StatusOr<std::string> try_stacks(const std::string& py_spy, pid_t pid) {
   KEEPSTEP_ASSIGN_OR_RETURN(const auto loop, agent::EventLoop::create());
   std::string problem;

@@ -50,10 +50,10 @@ int node_main(const std::vector<std::string>& args) {
     if (pid < 0) {
       std::fprintf(stderr, "keepstep node: cannot fork: %s\n", std::strerror(errno));
     }
-    _exit(pid < 0 ? 1 : 0);  // whoever started us can connect now
+    _exit(pid < 0 ? 1 : 0);  // the process that started this one can connect now
   }
-  // In a session of its own, so that a Ctrl-C ends the ranks and not it; and without the ranks' output, whose reader
-  // would wait for our end.
+  // In a session of its own, so a Ctrl-C ends the ranks and not the agent; and without the ranks' output, because its
+  // reader would wait for the agent to end.
   setsid();
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {

@@ -1,4 +1,4 @@
-// `keepstep node`: the agent of a node for ranks that torchrun, srun or a test started. They start it by themselves.
+// `keepstep node`: the agent of a node for ranks started by torchrun, srun or a test. The ranks start it themselves.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// How commands print what others wrote: users of a job, other machines, storage.
+// Printing of text that others wrote: users of a job, other machines, storage.
 #pragma once
 
 #include <cstdio>
@@ -7,11 +7,11 @@
 
 namespace keepstep::cli {
 
-// As terminal_text() shows it.
+// Prints the text as terminal_text() renders it.
 void print_text(std::FILE* to, std::string_view text);
-// The same, and the end of the line.
+// The same, with a newline.
 void print_line(std::FILE* to, std::string_view line);
-// A line of ASCII on standard output: what a terminal would obey is escaped as JSON does.
+// Prints a line of ASCII to standard output: characters that a terminal would act on are escaped as in JSON.
 void print_json(const nlohmann::json& value);
 
 }  // namespace keepstep::cli

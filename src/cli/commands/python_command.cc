@@ -16,7 +16,7 @@
 namespace keepstep::cli {
 namespace {
 
-// What the interpreter itself says goes to standard error.
+// The interpreter's own output goes to standard error.
 bool can_import(const std::string& python, const std::string& module) {
   const StatusOr<pid_t> pid = agent::start_process({python, "-c", "import " + module}, {{1, 1}, {2, 2}}, {});
   int status = -1;
@@ -26,7 +26,7 @@ bool can_import(const std::string& python, const std::string& module) {
 }  // namespace
 
 int exec_python(const std::string& module, const std::vector<std::string>& args) {
-  const auto python = find_python(current_place());
+  const auto python = find_python(python_search());
   if (!python.ok()) {
     print_line(stderr, absl::StrCat("keepstep: ", python.status().message()));
     return 2;
@@ -44,8 +44,8 @@ int exec_python(const std::string& module, const std::vector<std::string>& args)
 }
 
 int doctor_main(const std::vector<std::string>& args) {
-  const Place place = current_place();
-  const auto python = find_python(place);
+  const PythonSearch search = python_search();
+  const auto python = find_python(search);
   if (!python.ok()) {
     print_line(stderr, absl::StrCat("keepstep doctor: error: ", python.status().message()));
     return 1;
@@ -58,7 +58,7 @@ int doctor_main(const std::vector<std::string>& args) {
                      "needs; install keepstep there, or set KEEPSTEP_PYTHON to an interpreter that has it"));
     return 1;
   }
-  if (const std::string command = find_program(place.called_as, place.path); !command.empty()) {
+  if (const std::string command = find_program(search.called_as, search.path); !command.empty()) {
     setenv("KEEPSTEP_COMMAND", command.c_str(), 0);
   }
   return exec_python("keepstep.doctor", args);

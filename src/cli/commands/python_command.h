@@ -7,11 +7,11 @@
 
 namespace keepstep::cli {
 
-// Becomes that process; returns the exit code only if that fails, after it was said why.
+// Becomes that process; returns the exit code only if that fails, after printing why.
 int exec_python(const std::string& module, const std::vector<std::string>& args);
 
-// `keepstep doctor`. An interpreter that is missing, or cannot import the package, is a finding, not an accident: 1,
-// after it was said what to do. The doctor examines the command that it was called by.
+// `keepstep doctor`. If the interpreter is missing or cannot import the package, that is a finding, not a failure:
+// prints what to do and returns 1. The doctor examines the command that called it.
 int doctor_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

@@ -29,7 +29,7 @@ using nlohmann::json;
 constexpr uint32_t kTerm = 1;
 constexpr uint16_t kPortBase = 20000;
 constexpr int kConnectingThreads = 8;
-constexpr int kNamedPeers = 4;  // by each rank
+constexpr int kNamedPeers = 4;  // looked up by each rank
 constexpr std::chrono::seconds kConnectTimeout{60};
 
 void answer(const json& line) { std::cout << line.dump() << '\n' << std::flush; }
@@ -43,7 +43,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// An address of its own for each node, so that a table with the wrong one is found out.
+// Each node has its own address, so a table with a wrong one is detected.
 brain::NodeEndpoint endpoint_of(brain::NodeId node) {
   const auto byte = [node](int shift) { return static_cast<uint8_t>(node >> shift); };
   return {brain::ipv4(10, byte(16), byte(8), byte(0)), kPortBase};
@@ -52,19 +52,19 @@ brain::NodeEndpoint endpoint_of(brain::NodeId node) {
 struct World {
   uint32_t ranks = 0;
   uint32_t ranks_per_node = 0;
-  brain::RankTable::Place place(brain::Rank rank) const {
+  brain::RankTable::Location locate(brain::Rank rank) const {
     const uint32_t local = rank % ranks_per_node;
     const brain::NodeEndpoint endpoint = endpoint_of(rank / ranks_per_node);
     return {rank / ranks_per_node, local, endpoint.address, static_cast<uint16_t>(endpoint.port_base + local)};
   }
 };
 
-// How many agents of this process have come how far. Thread-safe.
+// How many of this process's agents have reached which milestone. Thread-safe.
 class Progress {
  public:
   explicit Progress(uint32_t agents) : agents_(agents) {}
 
-  // An agent is at `milestone` now. The last one answers.
+  // An agent has reached `milestone`. The last one answers.
   void reached(const std::string& milestone, uint32_t generation, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     State& state = states_[{milestone, generation}];
@@ -98,7 +98,7 @@ class Progress {
   bool failed_ = false;
 };
 
-// One node of the job: answers the coordinator's orders for workers that it only pretends to have.
+// One node of the job: answers the coordinator's orders on behalf of workers that do not exist.
 class PretendedNode {
  public:
   PretendedNode(brain::NodeId node, World world, uint64_t seed, Progress* progress)
@@ -170,7 +170,7 @@ class PretendedNode {
     link_->send(ready);
   }
 
-  // Every rank of this node finds itself in the table, and names a few peers.
+  // Checks that every rank of this node finds itself in the table, and looks up a few peers.
   void check(const brain::Prepare& order) {
     if (order.table.world_size() != world_.ranks || members_.size() != world_.ranks_per_node) {
       return progress_->failed(absl::StrFormat("node %d got a table of %d ranks, %d of them its own", node_,
@@ -182,7 +182,7 @@ class PretendedNode {
         named.push_back(static_cast<brain::Rank>(random_() % world_.ranks));
       }
       for (const brain::Rank rank : named) {
-        if (order.table.place(rank) != world_.place(rank)) {
+        if (order.table.locate(rank) != world_.locate(rank)) {
           return progress_->failed(
               absl::StrFormat("node %d got a table with a wrong endpoint of rank %d", node_, rank));
         }
@@ -235,14 +235,14 @@ class PretendedNode {
   std::mt19937_64 random_;
   Progress* const progress_;
   std::unique_ptr<agent::CoordinatorLink> link_;
-  std::mutex mutex_;  // orders come on the link's thread, commands on the main one
+  std::mutex mutex_;  // orders arrive on the link's thread, commands on the main thread
   std::vector<brain::WorkerId> workers_;
   std::vector<brain::Member> members_;
   brain::Identity prepared_;
   brain::Identity activated_;
   brain::Version version_ = 0;
   bool asked_ = false;
-  uint64_t received_ = 0;  // bytes of all messages but the one at hand
+  uint64_t received_ = 0;  // bytes of all messages except the current one
 };
 
 StatusOr<std::vector<std::unique_ptr<PretendedNode>>> connect_all(const json& request, const net::SharedKey& key,
@@ -304,7 +304,7 @@ Status run_agents(const json& request, const net::SharedKey& key) {
   }
   answer({{"event", "stopped"}, {"cpu_s", cpu_seconds()}});
   std::fflush(stdout);
-  std::_Exit(0);  // to close thousands of streams one by one would prove nothing
+  std::_Exit(0);  // closing thousands of streams one by one would prove nothing
 }
 
 Status run_coordinator(const json& request, const net::SharedKey& key) {
@@ -331,7 +331,7 @@ Status run_coordinator(const json& request, const net::SharedKey& key) {
   std::_Exit(0);
 }
 
-// A connection is a descriptor on either side.
+// Each connection needs a descriptor on both sides.
 void allow_many_descriptors() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {

@@ -1,11 +1,11 @@
-// The processes that `keepstep bench rendezvous` starts: a coordinator, and many agents at once. Not for people.
+// The processes that `keepstep bench rendezvous` starts: a coordinator, and many agents at once. Not for direct use.
 //
-// Both are the real thing but for the workers: coordinator::Coordinator, and an agent::CoordinatorLink for each agent,
-// with a stream, a handshake and a copy of the rank table of its own. An agent here answers every order as if its
-// workers did what they should.
+// Both are real except for the workers: coordinator::Coordinator, and for each agent an agent::CoordinatorLink with a
+// stream, a handshake and a copy of the rank table of its own. An agent here answers every order as if its workers had
+// carried it out.
 //
-// The first line on standard input is a JSON object with what to do, the following ones are words; every answer is a
-// JSON object in a line on standard output. Times are CLOCK_MONOTONIC in ns, comparable between processes.
+// The first line on standard input is a JSON object that describes the task; the following lines are words. Every
+// answer is a JSON object on a line of standard output. Times are CLOCK_MONOTONIC in ns, comparable between processes.
 //
 //   {"role": "coordinator", "token", "ranks", "nodes", "journal"}   journal: a directory, or empty
 //     -> {"event": "listening", "address"}; at the end of input {"event": "stopped", "cpu_s", "refused"}
@@ -18,7 +18,7 @@
 //     has decoded its table and named some peers    -> {"event": "tables", "generation", "ns", "bytes"}
 //     and once the last was told to start           -> {"event": "activated", "generation", "ns"}
 //   at the end of input                             -> {"event": "stopped", "cpu_s"}
-// `bytes` is what the messages of the generation's Prepare took, the largest of any agent.
+// `bytes` is the size of the messages of the generation's Prepare, the largest of any agent.
 #pragma once
 
 namespace keepstep::cli {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMaxOutput = 4096;
 
-// What a program printed (standard output and error). UNAVAILABLE: it cannot be started, or ended badly.
+// A program's standard output and error. UNAVAILABLE: it could not be started, or it failed.
 StatusOr<std::string> output_of(std::vector<std::string> argv) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {

@@ -1,4 +1,4 @@
-// Puts the Slurm job that we run in back into the queue.
+// Puts the Slurm job that this process runs in back into the queue.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace keepstep::cli {
 
-// Calls `scontrol requeue`, which ends the job's processes, so it may not return. FAILED_PRECONDITION: Slurm ends the
-// job already (cancelled, out of time, preempted: then Slurm itself requeues it, or does not); others: what scontrol
-// said.
+// Calls `scontrol requeue`, which ends the job's processes, so it may not return. FAILED_PRECONDITION: Slurm is already
+// ending the job (cancelled, out of time, preempted), and decides itself whether to requeue it; other errors:
+// scontrol's message.
 Status requeue_slurm_job(const std::string& job);
 
 }  // namespace keepstep::cli

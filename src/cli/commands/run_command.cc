@@ -44,7 +44,7 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   config.nodes = spec.nnodes;
   config.world_size = spec.world_size();
   config.elastic = spec.elastic;
-  config.most_nodes = spec.most_nodes();
+  config.max_nodes = spec.node_limit();
   config.ranks_per_node = spec.nproc_per_node;
   config.ranks_per_replica = spec.ranks_per_replica;
   config.spares = spec.spares;
@@ -57,15 +57,15 @@ brain::MembershipConfig membership_config(const agent::JobSpec& spec) {
   return config;
 }
 
-// Where the parts of the job meet, as this node sees it.
+// Where the parts of the job meet, from this node's point of view.
 struct Meeting {
-  std::string listen;       // node 0: where its coordinator listens
-  std::string coordinator;  // other nodes: where they reach it
+  std::string listen;       // node 0: its coordinator's listening address
+  std::string coordinator;  // other nodes: the coordinator's address
   brain::NodeEndpoint endpoint{brain::ipv4(127, 0, 0, 1), 0};
   agent::NodePorts ports;
   agent::TempFolder folder;                      // one node: for the coordinator's socket
-  HeldName claim;                                // node 0's, to the endpoint
-  std::unique_ptr<agent::CoordinatorLink> seat;  // keeps the number of a node that had none
+  HeldName claim;                                // node 0's claim on the endpoint
+  std::unique_ptr<agent::CoordinatorLink> seat;  // holds the number assigned to a node that had none
 };
 
 std::chrono::milliseconds join_timeout(const agent::JobSpec& spec) {
@@ -82,8 +82,8 @@ StatusOr<Meeting> meet_alone() {
 
 bool is_loopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
 
-// Node 0 where no launcher has a number: the first one on the machine that the endpoint names. All others ask the one
-// that is.
+// If no launcher has a number, node 0 is the first one on the machine that the endpoint names. All other launchers
+// connect to it.
 StatusOr<SocketAddress> own_endpoint(const agent::JobSpec& spec, Meeting& meeting) {
   if (!spec.any_node_rank && spec.node_rank != 0) {
     return absl::NotFoundError("another node listens");
@@ -99,13 +99,13 @@ StatusOr<SocketAddress> own_endpoint(const agent::JobSpec& spec, Meeting& meetin
       return absl::NotFoundError("another launcher of this machine listens");
     }
   }
-  if (claim.ok()) {  // --node-rank 0 is node 0 in any case
+  if (claim.ok()) {  // --node-rank 0 is node 0 regardless
     meeting.claim = *std::move(claim);
   }
   return own;
 }
 
-// CANCELLED when a signal came; `got` is its number.
+// CANCELLED if a signal came; `got` is its number.
 StatusOr<Meeting> meet_others(agent::JobSpec& spec, const JobToken& token, const sigset_t& signals, int& got) {
   Meeting meeting;
   std::string local_ip;
@@ -156,14 +156,14 @@ agent::SizeNews size_news(const coordinator::Coordinator& coordinator) {
   return news;
 }
 
-// A signal came before there was anything to stop.
+// A signal arrived before there was anything to stop.
 agent::JobEnd stopped_early(const agent::JobSpec& spec, int signal) {
   const std::string what = absl::StrFormat("stopped by %s", strsignal(signal));
   return agent::is_notice(spec, signal) ? agent::JobEnd{agent::kNoticeExitCode, what, "", true}
                                         : agent::JobEnd{128 + signal, what, "", false};
 }
 
-// The job's token: given, or a random one; under srun node 0's, found where it left it.
+// The job's token: given, or random; under srun, node 0's, found where it left it.
 StatusOr<JobToken> token_of(const agent::JobSpec& spec, const sigset_t& signals, int& got) {
   if (!spec.token.empty()) {
     return JobToken::parse(spec.token);
@@ -218,8 +218,8 @@ int run_main(const std::vector<std::string>& args) {
     print_lines("error", report.errors);
     return 1;
   }
-  unsetenv("KEEPSTEP_TOKEN");  // nobody whom we start needs it
-  // Blocked before any thread starts, so that only the agent's signalfd sees them.
+  unsetenv("KEEPSTEP_TOKEN");  // no process started from here needs it
+  // Blocked before any thread starts, so only the agent's signalfd sees them.
   sigset_t signals;
   sigemptyset(&signals);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
@@ -227,8 +227,8 @@ int run_main(const std::vector<std::string>& args) {
   }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  // Slurm sends a signal to every process of a job. It is for us (blocked, so we get it all the same); what we start
-  // would die of it, and may still set a handler.
+  // Slurm sends a signal to every process of a job. It is meant for the launcher (where it is blocked, so the signalfd
+  // still receives it). The processes it starts would die of it, but may still set a handler.
   signal(SIGUSR1, SIG_IGN);
 
   int got = 0;
@@ -277,7 +277,7 @@ int run_main(const std::vector<std::string>& args) {
        std::move(meeting->ports), std::move(meeting->seat),
        [&left_token, &meeting] {
          left_token.remove();
-         meeting->folder.remove_all();  // nobody else will come, and a launcher that is killed leaves nothing
+         meeting->folder.remove_all();  // nobody else will connect, and a launcher that is killed leaves nothing
        },
        [&coordinator] { return size_news(*coordinator); },
        [&coordinator](agent::OnCommand commands) {

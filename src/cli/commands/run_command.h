@@ -1,4 +1,4 @@
-// `keepstep run`: checks the options, then starts agent, zygote and workers and waits for the job's end.
+// `keepstep run`: checks the options, starts agent, zygote and workers, and waits for the end of the job.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace keepstep::cli {
 
-// `args` is what stands behind `keepstep run`. Returns the exit code: 0, 2 for wrong options, else the job's.
+// `args`: the arguments after `keepstep run`. Returns the exit code: 0, 2 for invalid options, else the job's.
 int run_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

@@ -59,7 +59,7 @@ wrong options.
 )";
 }
 
-// "NAME=VALUE" into the request.
+// Parses "NAME=VALUE" into the request.
 void take_setting(const std::string& word, agent::PolicyValues& set, std::vector<std::string>& mistakes) {
   const size_t equals = word.find('=');
   const std::string name = word.substr(0, equals);
@@ -146,7 +146,7 @@ ScaleRequest parse_scale(const std::vector<std::string>& args) {
   for (const std::string& mistake : agent::policy_value_mistakes(set)) {
     mistakes.push_back("--set " + mistake);
   }
-  // Steps and discrete values say the same: --set's way takes the place of the file's.
+  // Steps and discrete values set the same limit: the kind given with --set replaces the file's.
   const bool steps = set.contains("replicaIncrementStep");
   const bool discrete = set.contains("replicaDiscreteValues");
   if (steps != discrete) {
@@ -174,7 +174,7 @@ std::string size_as_text(const nlohmann::json& answer) {
   text += absl::StrFormat("  %-9s%d to %d: %s\n", "sizes", answer.at("min").get<int64_t>(),
                           answer.at("max").get<int64_t>(), sizes_text(answer.at("sizes")));
   text += absl::StrFormat("  %-9s%d of at most %d\n", "nodes", answer.at("nodes").size(),
-                          answer.at("most_nodes").get<int64_t>());
+                          answer.at("max_nodes").get<int64_t>());
   for (const nlohmann::json& node : answer.at("nodes")) {
     const int64_t ranks = node.at("ranks");
     text += absl::StrFormat("    %d (%s): %s\n", node.at("node").get<int64_t>(), node.at("name").get<std::string>(),

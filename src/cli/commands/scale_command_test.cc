@@ -75,7 +75,7 @@ nlohmann::json answer() {
            {{{"node", 0}, {"name", "a"}, {"ranks", 4}},
             {{"node", 1}, {"name", "b"}, {"ranks", 4}},
             {{"node", 5}, {"name", "c"}, {"ranks", 0}}}},
-          {"most_nodes", 8},
+          {"max_nodes", 8},
           {"policy", {{"minReplicas", "2"}, {"maxReplicas", "8"}, {"replicaIncrementStep", "2"}}},
           {"last", {{"event", "size_kept"}, {"because", "3 are ready; the next size is 4"}, {"seconds_ago", 2.6}}}};
 }

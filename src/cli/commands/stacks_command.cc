@@ -28,7 +28,7 @@ group; who does something else comes first. Spares follow.
 exit codes: 0; 1 no such job, or it cannot be asked; 2 wrong options.
 )";
 
-constexpr std::chrono::milliseconds kLimit = std::chrono::minutes(2);  // many ranks take turns; each has its own limit
+constexpr std::chrono::milliseconds kLimit = std::chrono::minutes(2);  // many ranks take turns, each with its own limit
 
 }  // namespace
 

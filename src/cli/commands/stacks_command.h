@@ -1,4 +1,4 @@
-// `keepstep stacks`: what every rank of a running job is doing right now.
+// `keepstep stacks`: shows what every rank of a running job is doing right now.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace keepstep::cli {
 
-// Returns the exit code: 0 done; 1 no such job, or it refused; 2 wrong options.
+// Returns the exit code: 0 done; 1 no such job, or it refused; 2 invalid options.
 int stacks_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

@@ -20,12 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPause{100};  // a folder on a network tells nobody that a file came
+constexpr std::chrono::milliseconds kPause{100};  // a network folder does not announce new files
 constexpr size_t kMaxBytes = 4097;
 
-// NOT_FOUND: not yet there.
+// NOT_FOUND: it does not exist yet.
 StatusOr<JobToken> read_token(const std::string& path) {
-  // A folder on a network may keep for a while what it was asked: listing it asks again.
+  // A network file system may cache a lookup for a while; listing the folder refreshes it.
   if (DIR* folder = opendir(fs::path(path).parent_path().c_str()); folder != nullptr) {
     closedir(folder);
   }

@@ -1,6 +1,6 @@
-// How the job token comes to the nodes that srun started: node 0 makes a random one and leaves it in a file, in a
-// folder that all nodes share and only this user may open. Nothing that others can read (job id, host names) goes into
-// it.
+// How the job token reaches the nodes that srun started: node 0 makes a random one and leaves it in a file, in a folder
+// that all nodes share and only this user can open. The token does not depend on anything that others can read (job id,
+// host names).
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace keepstep::cli {
 
-// A token left in a file, which is removed with this value. Movable.
+// A token left in a file, which is removed when this object is destroyed. Movable.
 class LeftToken {
  public:
   LeftToken() = default;
@@ -26,13 +26,14 @@ class LeftToken {
   std::string path_;
 };
 
-// Writes `token` to `path`, whole or not at all, for this user alone (0600). Makes the folder (0700) if it is missing.
-// PERMISSION_DENIED: others may write to the folder, or it is not ours; other errors say what the system said.
+// Writes `token` to `path`, completely or not at all, readable by this user only (0600). Makes the folder (0700) if it
+// is missing. PERMISSION_DENIED: others may write to the folder, or another user owns it; other errors are the
+// system's.
 StatusOr<LeftToken> leave_token(const std::string& path, const JobToken& token);
 
-// The token in `path`, once it is there. PERMISSION_DENIED: the file is not this user's alone. DEADLINE_EXCEEDED after
-// `timeout`, with where and how long it was looked for. CANCELLED when one of `signals` (blocked by the caller) comes;
-// `got` is its number.
+// Returns the token in `path`, once it exists. PERMISSION_DENIED: others have access to the file. DEADLINE_EXCEEDED
+// after `timeout`: the message gives the path and the time waited. CANCELLED when one of `signals` (blocked by the
+// caller) arrives; `got` is its number.
 StatusOr<JobToken> await_token(const std::string& path, std::chrono::milliseconds timeout, const sigset_t& signals,
                                int& got);
 

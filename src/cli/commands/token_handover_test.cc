@@ -74,7 +74,7 @@ TEST_F(TokenHandover, a_token_that_never_comes_is_said_with_where_and_how_long) 
 }
 
 TEST_F(TokenHandover, a_signal_ends_the_wait) {
-  ASSERT_EQ(pthread_kill(pthread_self(), SIGUSR2), 0);  // blocked: it waits for us
+  ASSERT_EQ(pthread_kill(pthread_self(), SIGUSR2), 0);  // blocked, so it stays pending
   EXPECT_TRUE(absl::IsCancelled(await(60'000).status()));
   EXPECT_EQ(got_, SIGUSR2);
 }

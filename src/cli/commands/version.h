@@ -1,8 +1,8 @@
-// The version of the command; CMakeLists.txt and pyproject.toml say the same (tests/test_layout.py compares).
+// The version of the command; CMakeLists.txt and pyproject.toml have the same (checked by tests/test_layout.py).
 #pragma once
 
 namespace keepstep::cli {
 
-inline constexpr const char* kVersion = "0.1.0";
+inline constexpr const char* kVersion = "0.2.0";
 
 }  // namespace keepstep::cli

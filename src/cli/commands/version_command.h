@@ -1,4 +1,4 @@
-// `keepstep version`: of the command, and of what it and the package's extensions were built with.
+// `keepstep version`: the version of the command, and what it and the package's extensions were built with.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace keepstep::cli {
 
-// Exit code: 0, or 2 for arguments that it does not know.
+// Exit code: 0, or 2 for unknown arguments.
 int version_main(const std::vector<std::string>& args);
 
 }  // namespace keepstep::cli

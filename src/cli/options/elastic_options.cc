@@ -18,12 +18,12 @@ using agent::PolicyValues;
 
 constexpr const char* kFileOption = "elastic-policy";
 
-// The policy's sentences name values as files do. Here each is named as the user gave it, or could have.
+// The policy's messages name values as its file does. Here each gets the name the user gave, or could have given.
 std::string as_given(std::string text, const PolicyValues& in_file, const std::string& file) {
   bool of_file = false;
   for (const auto& [brains, name] :
        {std::pair{"the minimum time between changes", "minChangeIntervalInSeconds"},
-        std::pair{"the longest backoff", "backoffMostInSeconds"}, std::pair{"the backoff factor", "backoffFactor"}}) {
+        std::pair{"the longest backoff", "maxBackoffInSeconds"}, std::pair{"the backoff factor", "backoffFactor"}}) {
     text = absl::StrReplaceAll(text, {{brains, name}});
   }
   for (const PolicyName& known : agent::policy_names()) {
@@ -55,7 +55,7 @@ void read_ranks_per_replica(const RunTokens& tokens, JobSpec& spec, std::vector<
                       given->where, given->value, most, spec.nproc_per_node));
 }
 
-// The sizes that nobody gave follow from those that were, and from the nodes.
+// Derives sizes that were not given from those that were, and from the nodes.
 void default_sizes(const PolicyValues& given, const JobSpec& spec, brain::ElasticConfig& config) {
   const bool discrete = !config.discrete_values.empty();
   if (!given.contains("maxReplicas")) {
@@ -103,7 +103,7 @@ void read_elastic_options(const RunTokens& tokens, JobSpec& spec, std::vector<st
     file = given->value;
     in_file = read_policy_file(file, given->where, mistakes);
   }
-  // What is wrong together may only follow from what is wrong alone; times do not bear on sizes.
+  // Conflicts between values may only follow from invalid single values; times do not affect sizes.
   bool sizes_known = mistakes.size() == before;
   PolicyValues by_option;
   for (const PolicyName& known : agent::policy_names()) {

@@ -1,4 +1,4 @@
-// The options of `keepstep run` that make a job elastic, from words to agent::JobSpec.
+// The options of `keepstep run` that make a job elastic, parsed into agent::JobSpec.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace keepstep::cli {
 
-// `spec` has its nodes (nnodes, max_nodes, spare_nodes) and nproc_per_node. Sets `elastic` and `ranks_per_replica` if
-// the nodes are a range or one of the options is there; `elastic` also where they are wrong, so that the other options
-// are judged by it. Mistakes are added, one sentence each, with the option that is meant.
+// `spec` already has its nodes (nnodes, max_nodes, spare_nodes) and nproc_per_node. Sets `elastic` and
+// `ranks_per_replica` if the nodes are a range or one of these options was given; `elastic` also if they are wrong, so
+// the other options are checked against it. Appends mistakes, one sentence each, naming the option.
 void read_elastic_options(const RunTokens& tokens, agent::JobSpec& spec, std::vector<std::string>& mistakes);
 
-// --elastic-policy FILE, here and for `keepstep scale --policy`. `option`: for the mistakes.
+// --elastic-policy FILE, also used for `keepstep scale --policy`. `option`: named in the mistakes.
 agent::PolicyValues read_policy_file(const std::string& file, const std::string& option,
                                      std::vector<std::string>& mistakes);
 

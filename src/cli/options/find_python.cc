@@ -30,41 +30,41 @@ std::string executable_file(const fs::path& path) {
   return fs::absolute(path, error).lexically_normal().string();
 }
 
-// The command as it was called, then what each symlink on the way leads to, then the real file.
-std::vector<fs::path> names_of_command(const Place& place) {
-  constexpr int kMaxLinks = 40;  // as the kernel's: a circle ends
+// The command as it was called, then the target of each symlink on the way, then the real file.
+std::vector<fs::path> names_of_command(const PythonSearch& search) {
+  constexpr int kMaxLinks = 40;  // like the kernel's limit: ends a cycle
   std::vector<fs::path> names;
   std::error_code error;
-  fs::path name = find_program(place.called_as, place.path);
+  fs::path name = find_program(search.called_as, search.path);
   for (int links = 0; !name.empty() && links < kMaxLinks; ++links) {
     names.push_back(name);
     const fs::path target = fs::read_symlink(name, error);
     name = error ? fs::path() : (name.parent_path() / target).lexically_normal();
   }
-  if (!place.executable.empty()) {
-    names.emplace_back(place.executable);
+  if (!search.executable.empty()) {
+    names.emplace_back(search.executable);
   }
   return names;
 }
 
-// The names of interpreters (python3.N) for which the package is installed below the folder `lib`.
+// The names of interpreters (python3.N) that have the package installed below the folder `lib`.
 std::set<std::string> interpreters_with_package(const fs::path& lib) {
   std::set<std::string> found;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(lib, error)) {
     const std::string name = entry.path().filename().string();
     const auto holds = [&](const char* packages) { return fs::exists(entry.path() / packages / "keepstep", error); };
-    if (name.starts_with("python3.") && (holds("site-packages") || holds("dist-packages"))) {  // dist-: Debian's
+    if (name.starts_with("python3.") && (holds("site-packages") || holds("dist-packages"))) {  // Debian: dist-packages
       found.insert(name);
     }
   }
   return found;
 }
 
-// Where an interpreter may be that belongs to the command: first in a virtual environment through which a symlink leads
-// (not beside a link from ~/bin, where some other python may be), then in that of the checkout, then beside any name.
-std::vector<fs::path> candidates(const Place& place) {
-  const std::vector<fs::path> names = names_of_command(place);
+// Places of an interpreter that belongs to the command: first in a virtual environment that a symlink leads through
+// (not next to a link from ~/bin, where some unrelated python may be), then in the checkout's, then next to any name.
+std::vector<fs::path> candidates(const PythonSearch& search) {
+  const std::vector<fs::path> names = names_of_command(search);
   std::vector<fs::path> found;
   std::error_code error;
   for (const fs::path& name : names) {
@@ -72,13 +72,13 @@ std::vector<fs::path> candidates(const Place& place) {
       found.push_back(name.parent_path() / "python");
     }
   }
-  if (!place.executable.empty()) {  // CHECKOUT/build/keepstep
-    found.push_back(fs::path(place.executable).parent_path().parent_path() / ".venv/bin/python");
+  if (!search.executable.empty()) {  // CHECKOUT/build/keepstep
+    found.push_back(fs::path(search.executable).parent_path().parent_path() / ".venv/bin/python");
   }
   for (const fs::path& name : names) {
     for (const std::string& python : interpreters_with_package(name.parent_path().parent_path() / "lib")) {
       found.push_back(name.parent_path() / python);
-      if (const std::string in_path = find_program(python, place.path); !in_path.empty()) {
+      if (const std::string in_path = find_program(python, search.path); !in_path.empty()) {
         found.emplace_back(in_path);
       }
     }
@@ -91,7 +91,7 @@ std::vector<fs::path> candidates(const Place& place) {
 
 }  // namespace
 
-Place current_place() {
+PythonSearch python_search() {
   std::error_code error;
   std::string called_as;
   std::ifstream command_line("/proc/self/cmdline");
@@ -118,13 +118,13 @@ std::string find_program(const std::string& program, const std::string& path) {
   return "";
 }
 
-StatusOr<std::string> find_python(const Place& place) {
+StatusOr<std::string> find_python(const PythonSearch& search) {
   for (const auto& [name, value] :
-       {std::pair{"KEEPSTEP_PYTHON", place.keepstep_python}, std::pair{"PYTHON_EXEC", place.python_exec}}) {
+       {std::pair{"KEEPSTEP_PYTHON", search.keepstep_python}, std::pair{"PYTHON_EXEC", search.python_exec}}) {
     if (value.empty()) {
       continue;
     }
-    if (std::string found = find_program(value, place.path); !found.empty()) {
+    if (std::string found = find_program(value, search.path); !found.empty()) {
       return found;
     }
     return absl::NotFoundError(absl::StrFormat(
@@ -132,13 +132,13 @@ StatusOr<std::string> find_python(const Place& place) {
         value));
   }
   std::string looked;
-  for (const fs::path& candidate : candidates(place)) {
+  for (const fs::path& candidate : candidates(search)) {
     if (std::string found = executable_file(candidate); !found.empty()) {
       return found;
     }
     absl::StrAppend(&looked, candidate.string(), ", ");
   }
-  if (std::string found = find_program("python3", place.path); !found.empty()) {
+  if (std::string found = find_program("python3", search.path); !found.empty()) {
     return found;
   }
   return absl::NotFoundError(absl::StrFormat(

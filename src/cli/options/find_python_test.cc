@@ -59,7 +59,7 @@ TEST_F(FindPython, a_symlink_elsewhere_leads_to_the_environment_that_it_points_i
   const std::string real = program("checkout/build/keepstep");
   const std::string python = program("venv/bin/python");
   std::ofstream(dir_ / "venv/pyvenv.cfg") << "home = /usr/bin\n";
-  program("home/bin/python");  // of something else
+  program("home/bin/python");  // unrelated
   fs::create_symlink(real, dir_ / "venv/bin/keepstep");
   fs::create_symlink("../../venv/bin/keepstep", dir_ / "home/bin/keepstep");
   EXPECT_EQ(*find_python({.called_as = dir_ / "home/bin/keepstep", .executable = real}), python);
@@ -78,7 +78,7 @@ TEST_F(FindPython, a_symlink_to_the_build_folder_leads_to_the_environment_of_the
 
 TEST_F(FindPython, a_users_install_is_run_by_the_interpreter_that_it_was_made_for) {
   const std::string real = program("home/bin/keepstep");
-  program("home/bin/python");  // of something else
+  program("home/bin/python");  // unrelated
   program("bin/python3");      // newer, and without the package
   const std::string python = program("bin/python3.12");
   fs::create_directories(dir_ / "home/lib/python3.12/site-packages/keepstep");
@@ -111,7 +111,7 @@ TEST_F(FindPython, otherwise_python3_in_path_and_else_an_error_that_says_where_i
 }
 
 TEST_F(FindPython, this_process_knows_how_it_was_called) {
-  const Place here = current_place();
+  const PythonSearch here = python_search();
   EXPECT_THAT(here.called_as, HasSubstr("_test"));
   EXPECT_TRUE(fs::exists(here.executable));
 }

@@ -1,4 +1,4 @@
-// The job token as a user gives it: a file, else KEEPSTEP_TOKEN.
+// The job token given by a user: in a file, else in KEEPSTEP_TOKEN.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@
 namespace keepstep::cli {
 
 struct GivenToken {
-  std::optional<JobToken> token;      // none: none was given, or there are mistakes
+  std::optional<JobToken> token;      // std::nullopt: none was given, or there are mistakes
   std::vector<std::string> mistakes;  // they never show the token
 };
-// `file`: the value of --token-file, if it was given; then it alone counts.
+// `file`: the value of --token-file, if given; it then takes precedence.
 GivenToken given_token(const std::optional<GivenValue>& file, const Environ& environ);
 
 }  // namespace keepstep::cli

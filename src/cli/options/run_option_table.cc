@@ -92,8 +92,8 @@ std::vector<RunOption> elastic_options() {
        "What --min-change-interval is multiplied by each time such a change comes soon after the one before "
        "(backoffFactor).",
        absl::StrFormat("%g", standard.backoff_factor), "1 (no backoff) to 100"},
-      {group, "elastic-backoff-most", 0, "SECONDS", "... up to this (backoffMostInSeconds).",
-       text(standard.backoff_most), seconds + ", at least --min-change-interval"},
+      {group, "elastic-max-backoff", 0, "SECONDS", "... up to this (maxBackoffInSeconds).", text(standard.max_backoff),
+       seconds + ", at least --min-change-interval"},
       {group, "elastic-policy", 0, "FILE",
        "YAML file with these values under the names in brackets; options given beside it win. `keepstep scale` changes "
        "them while the job runs. Those of node 0 count. See elastic.md.",

@@ -25,11 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One reading of the options: each method looks at one subject, writes what is right into `spec` and what is wrong
-// into `mistakes`.
-class Reader {
+// One reading of the options: each method handles one subject, writes valid values to `spec_` and errors to `mistakes`.
+class OptionsParser {
  public:
-  Reader(RunTokens tokens, const Surroundings& around) : tokens_(std::move(tokens)), around_(around) {
+  OptionsParser(RunTokens tokens, const Surroundings& around) : tokens_(std::move(tokens)), around_(around) {
     mistakes_ = tokens_.mistakes;
     warnings_ = tokens_.warnings;
   }
@@ -68,7 +67,7 @@ class Reader {
   void mistake(const GivenValue& given, const std::string& what_to_do) {
     mistakes_.push_back(absl::StrFormat("%s is '%s'; %s", given.where, given.value, what_to_do));
   }
-  // The option's value through `parse` into `into`, if it was given.
+  // Parses the option's value with `parse` into `into`, if it was given.
   template <typename Into, typename Parse>
   void take(const char* name, Into& into, Parse parse, const std::string& what_to_do) {
     if (const auto given = tokens_.last(name)) {
@@ -90,10 +89,10 @@ class Reader {
   agent::JobSpec spec_;
   std::vector<std::string> mistakes_;
   std::vector<std::string> warnings_;
-  std::optional<SlurmStep> slurm_;  // srun started us, and its nodes are the job's
+  std::optional<SlurmStep> slurm_;  // if srun started this process and its nodes are the job's
 };
 
-std::optional<uint32_t> Reader::ranks_of(const GivenValue& given) {
+std::optional<uint32_t> OptionsParser::ranks_of(const GivenValue& given) {
   const std::string& value = given.value;
   if (value == "gpu" && around_.gpus == 0) {
     mistake(given, "no NVIDIA GPU is visible here; give a number, auto or cpu");
@@ -118,9 +117,9 @@ std::optional<uint32_t> Reader::ranks_of(const GivenValue& given) {
   return ranks;
 }
 
-void Reader::world() {
+void OptionsParser::world() {
   if (const auto given = tokens_.last("nproc-per-node")) {
-    // After a mistake the other options are judged by the largest world: one mistake is listed once.
+    // After a mistake, check the other options against the largest world, so one mistake is listed only once.
     spec_.nproc_per_node = ranks_of(*given).value_or(kMaxRanksPerNode);
   }
   take(
@@ -130,8 +129,8 @@ void Reader::world() {
   take_text("role", spec_.role);
 }
 
-// Nodes that are named by the options count before those that Slurm gave.
-void Reader::slurm() {
+// Nodes named by the options take precedence over those from Slurm.
+void OptionsParser::slurm() {
   spec_.slurm_job = around_.environ("SLURM_JOB_ID").value_or("");
   if (tokens_.has("nnodes") || tokens_.has("node-rank") || tokens_.has("standalone")) {
     return;
@@ -151,9 +150,9 @@ void Reader::slurm() {
   }
 }
 
-void Reader::nodes() {
+void OptionsParser::nodes() {
   if (slurm_) {
-    spec_.nnodes = slurm_->nodes;  // less those that wait, below
+    spec_.nnodes = slurm_->nodes;  // minus spare nodes, below
     spec_.node_rank = slurm_->node;
   }
   NodeRange range{spec_.nnodes, spec_.nnodes};
@@ -175,12 +174,12 @@ void Reader::nodes() {
   take(
       "join-timeout", spec_.join_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
-  const uint32_t last = spec_.most_nodes() + spec_.spare_nodes - 1;
+  const uint32_t last = spec_.node_limit() + spec_.spare_nodes - 1;
   take(
       "node-rank", spec_.node_rank, [&](const auto& text) { return integer_in<uint32_t>(text, 0, last); },
       last == 0 ? "the job has one node, whose rank is 0; give --nnodes for several"
                 : absl::StrFormat("give a number from 0 to %d: the job has %d nodes and %d spare ones", last,
-                                  spec_.most_nodes(), spec_.spare_nodes));
+                                  spec_.node_limit(), spec_.spare_nodes));
   if (!spec_.several_nodes()) {
     return;
   }
@@ -191,8 +190,8 @@ void Reader::nodes() {
   }
 }
 
-// How workers are made.
-void Reader::kinds() {
+// How workers are started.
+void OptionsParser::kinds() {
   spec_.module = tokens_.has("module");
   spec_.no_python = tokens_.has("no-python") && !tokens_.has("run-path");
   if (spec_.no_python && spec_.module) {
@@ -211,13 +210,13 @@ void Reader::kinds() {
       [](const auto& text) { return integer_in<uint64_t>(text, 0, std::numeric_limits<uint64_t>::max()); },
       "give a whole number from 0 to 18446744073709551615");
   if (around_.python.ok()) {
-    spec_.python = *around_.python;  // a program may be a Python script, and save checkpoints
+    spec_.python = *around_.python;  // a program may be a Python script, and may save checkpoints
   } else if (!spec_.no_python) {
     mistakes_.push_back(std::string(around_.python.status().message()));
   }
 }
 
-void Reader::script() {
+void OptionsParser::script() {
   if (!tokens_.script || tokens_.script->empty()) {
     if (!tokens_.script_in_doubt) {
       mistakes_.push_back("no script: name one behind the options, as in `keepstep run --nproc-per-node 4 train.py`");
@@ -231,7 +230,7 @@ void Reader::script() {
   }
 }
 
-void Reader::script_file() {
+void OptionsParser::script_file() {
   if (spec_.no_python) {
     if (const std::string program = find_program(spec_.script, around_.path); !program.empty()) {
       spec_.script = program;
@@ -254,7 +253,7 @@ void Reader::script_file() {
   }
 }
 
-void Reader::output() {
+void OptionsParser::output() {
   const uint32_t ranks = spec_.nproc_per_node;
   const std::string help = absl::StrFormat(
       "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:STREAMS,... with ranks from 0 to %d", ranks - 1);
@@ -282,7 +281,7 @@ void Reader::output() {
   }
 }
 
-void Reader::recovery() {
+void OptionsParser::recovery() {
   take(
       "max-restarts", spec_.max_restarts,
       [](const auto& text) { return integer_in<int>(text, 0, std::numeric_limits<int>::max()); },
@@ -362,8 +361,8 @@ void Reader::recovery() {
     const auto fault = agent::parse_inject(one.value);
     if (!fault.ok()) {
       mistake(one, std::string(fault.status().message()));
-    } else if (fault->rank && *fault->rank >= spec_.most_ranks()) {
-      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.most_ranks() - 1));
+    } else if (fault->rank && *fault->rank >= spec_.rank_limit()) {
+      mistake(one, absl::StrFormat("there is no rank %d; ranks are 0 to %d", *fault->rank, spec_.rank_limit() - 1));
     } else if (fault->on_spare && spec_.spares == 0) {
       mistake(one, "there is no spare; give --spares");
     } else if (spec_.no_python && !agent::for_programs(fault->kind)) {
@@ -376,7 +375,7 @@ void Reader::recovery() {
   }
 }
 
-void Reader::log_rules() {
+void OptionsParser::log_rules() {
   const auto given = tokens_.last("log-rules");
   if (!given) {
     return;
@@ -389,12 +388,12 @@ void Reader::log_rules() {
   std::string text(agent::kMaxLogRulesBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
-  agent::ParsedLogRules parsed = agent::parse_log_rules(text, given->value, spec_.most_ranks());
+  agent::ParsedLogRules parsed = agent::parse_log_rules(text, given->value, spec_.rank_limit());
   mistakes_.insert(mistakes_.end(), parsed.mistakes.begin(), parsed.mistakes.end());
   spec_.log_rules = std::move(parsed.rules);
 }
 
-void Reader::addresses() {
+void OptionsParser::addresses() {
   const bool standalone = tokens_.has("standalone");
   take_text("rdzv-id", spec_.run_id);
   if (spec_.run_id.empty() || spec_.run_id.find('/') != std::string::npos || spec_.run_id == "." ||
@@ -433,9 +432,10 @@ void Reader::addresses() {
   spec_.master_port = port.value_or(spec_.master_port);
 }
 
-// Several nodes: where node 0 listens for the others. MASTER_ADDR and MASTER_PORT are another place, on the node of
-// rank 0, chosen by the agents unless they are given besides an endpoint.
-void Reader::endpoint(std::optional<std::pair<std::string, uint16_t>> given, std::optional<uint16_t> master_port) {
+// With several nodes: where node 0 listens for the others. MASTER_ADDR and MASTER_PORT are a different place, on the
+// node of rank 0, chosen by the agents unless given in addition to an endpoint.
+void OptionsParser::endpoint(std::optional<std::pair<std::string, uint16_t>> given,
+                             std::optional<uint16_t> master_port) {
   const auto master_addr = tokens_.last("master-addr");
   spec_.master_addr.clear();
   if (given) {
@@ -465,12 +465,12 @@ void Reader::endpoint(std::optional<std::pair<std::string, uint16_t>> given, std
   }
 }
 
-void Reader::token() {
+void OptionsParser::token() {
   const GivenToken given = given_token(tokens_.last("token-file"), around_.environ);
   mistakes_.insert(mistakes_.end(), given.mistakes.begin(), given.mistakes.end());
   if (given.token) {
     spec_.token = given.token->secret();
-  } else if (given.mistakes.empty()) {  // a random one, else
+  } else if (given.mistakes.empty()) {  // otherwise a random one
     if (spec_.several_nodes() && slurm_) {
       token_file();
     } else if (spec_.several_nodes()) {
@@ -482,8 +482,8 @@ void Reader::token() {
   }
 }
 
-// Under srun node 0 makes the token and the others find it.
-void Reader::token_file() {
+// Under srun, node 0 makes the token and the other nodes find it.
+void OptionsParser::token_file() {
   std::string folder;
   take_text("token-dir", folder);
   if (folder.empty()) {
@@ -524,9 +524,9 @@ Surroundings current_surroundings() {
                     ? static_cast<uint32_t>(CPU_COUNT(&cpus))
                     : static_cast<uint32_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   around.gpus = visible_gpus();
-  const Place place = current_place();
-  around.path = place.path;
-  around.python = find_python(place);
+  const PythonSearch search = python_search();
+  around.path = search.path;
+  around.python = find_python(search);
   return around;
 }
 
@@ -535,7 +535,7 @@ StatusOr<RunRequest> parse_run_options(const std::vector<std::string>& args, con
   if (tokens.help || tokens.help_markdown) {
     return RunRequest{.action = tokens.help ? RunRequest::Action::kHelp : RunRequest::Action::kHelpMarkdown};
   }
-  return Reader(std::move(tokens), surroundings).read();
+  return OptionsParser(std::move(tokens), surroundings).read();
 }
 
 }  // namespace keepstep::cli

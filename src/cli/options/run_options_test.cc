@@ -39,7 +39,7 @@ class RunOptions : public ::testing::Test {
   ~RunOptions() override { std::filesystem::remove_all(dir_); }
 
   StatusOr<RunRequest> parse(std::vector<std::string> args) { return parse_run_options(args, around_); }
-  // `args`, then the script.
+  // `args`, followed by the script.
   agent::JobSpec spec(std::vector<std::string> args) {
     args.push_back(script_);
     const auto request = parse(args);
@@ -320,7 +320,7 @@ TEST_F(RunOptions, nodes_without_a_number_get_one_as_they_come) {
   EXPECT_FALSE(spec({}).any_node_rank);
 }
 
-// A job of several nodes, but for its number of nodes and what makes it elastic.
+// A job of several nodes, without its number of nodes and its elastic options.
 class ElasticRunOptions : public RunOptions {
  protected:
   ElasticRunOptions() { environment_["KEEPSTEP_TOKEN"] = std::string(33, 't'); }
@@ -343,8 +343,8 @@ class ElasticRunOptions : public RunOptions {
 TEST_F(ElasticRunOptions, a_range_of_nodes_is_an_elastic_job_whose_replicas_are_nodes) {
   const agent::JobSpec spec = elastic({"--nnodes=2:8"});
   EXPECT_EQ(spec.nnodes, 2u);
-  EXPECT_EQ(spec.most_nodes(), 8u);
-  EXPECT_EQ(spec.most_ranks(), 32u);
+  EXPECT_EQ(spec.node_limit(), 8u);
+  EXPECT_EQ(spec.rank_limit(), 32u);
   EXPECT_EQ(spec.ranks_per_replica, 4u);
   EXPECT_EQ(spec.elastic->min_replicas, 2u);
   EXPECT_EQ(spec.elastic->max_replicas, 8u);
@@ -359,7 +359,7 @@ TEST_F(ElasticRunOptions, two_equal_numbers_are_a_job_of_that_size) {
   const agent::JobSpec spec = this->spec(job({"--nnodes=3:3"}));
   EXPECT_FALSE(spec.elastic.has_value());
   EXPECT_EQ(spec.nnodes, 3u);
-  EXPECT_EQ(spec.most_nodes(), 3u);
+  EXPECT_EQ(spec.node_limit(), 3u);
   EXPECT_EQ(elastic({"--nnodes=3:3", "--min-replicas=1"}).elastic->max_replicas, 3u);
 }
 
@@ -391,7 +391,7 @@ TEST_F(ElasticRunOptions, every_option_reaches_the_policy) {
       *elastic({"--nnodes=2:8", "--min-replicas=1", "--max-replicas=7", "--replica-increment-step=3",
                 "--scaling-timeout=1.5", "--graceful-shutdown-timeout=20", "--faulty-scale-down-timeout=0",
                 "--scale_up_snooze_time=40", "--min-change-interval=50", "--elastic-backoff=1.25",
-                "--elastic-backoff-most=60"})
+                "--elastic-max-backoff=60"})
            .elastic;
   EXPECT_EQ(policy.min_replicas, 1u);
   EXPECT_EQ(policy.max_replicas, 7u);
@@ -402,7 +402,7 @@ TEST_F(ElasticRunOptions, every_option_reaches_the_policy) {
   EXPECT_EQ(policy.scale_up_snooze, std::chrono::seconds(40));
   EXPECT_EQ(policy.min_between_changes, std::chrono::seconds(50));
   EXPECT_EQ(policy.backoff_factor, 1.25);
-  EXPECT_EQ(policy.backoff_most, std::chrono::seconds(60));
+  EXPECT_EQ(policy.max_backoff, std::chrono::seconds(60));
 }
 
 TEST_F(ElasticRunOptions, discrete_sizes_give_the_bounds_that_nobody_gave) {
@@ -438,9 +438,9 @@ TEST_F(ElasticRunOptions, all_mistakes_of_a_policy_are_listed_and_name_who_said_
   EXPECT_THAT(wrong({"--nnodes=2:8", "--max-replicas=9", "--elastic-backoff=0", "--spare-nodes=1"}),
               UnorderedElementsAre(HasSubstr("--max-replicas 9 is more than"), HasSubstr("--elastic-backoff is '0'"),
                                    HasSubstr("--spare-nodes is '1'")));
-  EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=7", "--max-replicas=3", "--elastic-backoff-most=1"}),
+  EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=7", "--max-replicas=3", "--elastic-max-backoff=1"}),
               UnorderedElementsAre(HasSubstr("--min-replicas 7 is more than --max-replicas 3"),
-                                   AllOf(HasSubstr("--elastic-backoff-most"), HasSubstr("--min-change-interval"))));
+                                   AllOf(HasSubstr("--elastic-max-backoff"), HasSubstr("--min-change-interval"))));
   EXPECT_THAT(wrong({"--nnodes=2:8", "--replica-increment-step=4"}),
               ElementsAre(AllOf(HasSubstr("--max-replicas 8 is never reached"), HasSubstr("leads to 6 and to 10"))));
   EXPECT_THAT(wrong({"--nnodes=2:8", "--min-replicas=2", "--replica-discrete-values=1,2,4"}),
@@ -524,7 +524,7 @@ TEST_F(RunOptionsUnderSrun, the_nodes_of_the_step_may_be_an_elastic_job_and_a_ra
   EXPECT_EQ(node.elastic->max_replicas, 3u);
   EXPECT_EQ(node.endpoint_host, "n1");
   environment_["KEEPSTEP_TOKEN"] = std::string(33, 't');
-  EXPECT_EQ(spec({"--nnodes=1:5", "--rdzv-endpoint=m"}).most_nodes(), 5u);
+  EXPECT_EQ(spec({"--nnodes=1:5", "--rdzv-endpoint=m"}).node_limit(), 5u);
 }
 
 TEST_F(RunOptionsUnderSrun, one_node_needs_no_endpoint_and_no_file) {

@@ -13,7 +13,7 @@
 namespace keepstep::cli {
 namespace {
 
-// Stands for the empty value of `--option=`, where CLI11 would take the next word for it.
+// Stands for the empty value of `--option=`, because CLI11 would take the next word as the value.
 constexpr const char* kEmpty = "\x01";
 
 std::set<std::string> spellings(const RunOption& option) { return {option.spelled(), option.underscored()}; }
@@ -46,9 +46,9 @@ std::string unknown_option(const std::string& word) {
                          meant.empty() ? "; `keepstep run --help` lists them" : "; did you mean " + meant + "?");
 }
 
-// `--unknown 2 --known 3 train.py`: CLI11 takes the word behind an unknown option for the script. If it is no file
-// and more words follow, it is read as the option's value: returns the option, and takes the two out of `args` to be
-// read again, so that the mistakes behind them are listed too.
+// `--unknown 2 --known 3 train.py`: CLI11 takes the word after an unknown option for the script. If that word is not a
+// file and more words follow, it is taken as the option's value: returns the option, and removes both from `args`, so
+// that parsing them again lists the mistakes behind them too.
 std::optional<std::string> take_out_unknown(std::vector<std::string>& args, const std::vector<std::string>& rest) {
   const auto script = std::find_if(rest.begin(), rest.end(), [](const auto& word) { return !word.starts_with('-'); });
   if (script == rest.begin() || script == rest.end() || std::next(script) == rest.end()) {
@@ -66,7 +66,7 @@ std::optional<std::string> take_out_unknown(std::vector<std::string>& args, cons
   return unknown;
 }
 
-// Words that CLI11 left: unknown options, then the script and all behind it.
+// Words that CLI11 left over: unknown options, then the script and everything after it.
 void take_rest(const std::vector<std::string>& rest, RunTokens& tokens) {
   auto word = rest.begin();
   for (bool only_words = false; word != rest.end(); ++word) {
@@ -105,7 +105,7 @@ void take_environment(const RunOption& option, const Environ& environ, RunTokens
   }
 }
 
-// One option of the command line: its values as they came.
+// One option of the command line: its values as given.
 void take_given(const RunOption& option, const CLI::Option& given, const std::vector<std::string>& known,
                 RunTokens& tokens) {
   for (const std::string& value : given.results()) {
@@ -166,7 +166,7 @@ RunTokens tokenize_run(const std::vector<std::string>& args, const Environ& envi
     if (option.is_flag()) {
       options[option.name] = app.add_flag(cli11_names(option));
     } else {
-      // One value each time it is given, any number of times; the meaning of it is not CLI11's business.
+      // One value per occurrence, any number of times; CLI11 does not interpret it.
       options[option.name] = app.add_option(cli11_names(option), [](const CLI::results_t&) { return true; });
       for (const std::string& spelling : spellings(option)) {
         empty_values.insert(spelling + "=");
@@ -174,7 +174,7 @@ RunTokens tokenize_run(const std::vector<std::string>& args, const Environ& envi
     }
     options[option.name]->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
-  std::vector<std::string> words(args.rbegin(), args.rend());  // as CLI11 wants them
+  std::vector<std::string> words(args.rbegin(), args.rend());  // in the order that CLI11 expects
   for (std::string& word : words) {
     if (empty_values.contains(word)) {
       word += kEmpty;
@@ -183,7 +183,7 @@ RunTokens tokenize_run(const std::vector<std::string>& args, const Environ& envi
   try {
     app.parse(words);
   } catch (const CLI::ArgumentMismatch&) {
-    // The last word is an option without its value; all others have been taken.
+    // The last word is an option without its value; all others have been consumed.
     tokens.mistakes.push_back(absl::StrFormat("%s needs a value and nothing follows", args.back()));
   } catch (const CLI::ParseError& error) {
     tokens.mistakes.push_back(error.what());

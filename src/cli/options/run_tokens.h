@@ -1,5 +1,5 @@
-// Splits the words behind `keepstep run` into options, script and the script's own arguments. Knows which options
-// there are and which take a value, not what they mean. CLI11 underneath.
+// Splits the words after `keepstep run` into options, script and the script's own arguments. Knows which options exist
+// and which have a value, but not what they mean. Uses CLI11.
 #pragma once
 
 #include <functional>
@@ -20,17 +20,17 @@ struct GivenValue {
 };
 
 struct RunTokens {
-  std::map<std::string, std::vector<GivenValue>> values;  // by option name; a flag that is on has one, empty
+  std::map<std::string, std::vector<GivenValue>> values;  // by option name; a flag that is set has one empty value
   std::optional<std::string> script;
   std::vector<std::string> script_args;
   bool help = false;
   bool help_markdown = false;
-  bool script_in_doubt = false;  // the word taken for the script may be the value of an unknown option
+  bool script_in_doubt = false;  // the word taken for the script could be the value of an unknown option
   std::vector<std::string> mistakes;
   std::vector<std::string> warnings;
 
   bool has(const std::string& name) const { return values.contains(name); }
-  // The last one given, as torchrun takes it.
+  // The last value given, which torchrun uses too.
   std::optional<GivenValue> last(const std::string& name) const;
 };
 

@@ -1,4 +1,5 @@
-// The values of `keepstep run`'s options, from text. Each returns nothing where the text is not such a value. Pure.
+// Parses the values of `keepstep run`'s options. Each function returns std::nullopt if the text is not such a value.
+// Pure.
 #pragma once
 
 #include <charconv>
@@ -12,7 +13,7 @@
 
 namespace keepstep::cli {
 
-// A decimal integer between `least` and `most`, with nothing around it.
+// A decimal integer between `least` and `most`, without surrounding text.
 template <typename Integer>
 std::optional<Integer> integer_in(const std::string& text, Integer least, Integer most) {
   Integer value{};
@@ -23,26 +24,26 @@ std::optional<Integer> integer_in(const std::string& text, Integer least, Intege
   return value;
 }
 
-// Numbers of nodes: "2", or "2:8" with the fewest first. Both numbers are the same where there is one.
+// Numbers of nodes: "2", or "2:8" with the minimum first. If one number is given, both are the same.
 struct NodeRange {
   uint32_t least = 1;
   uint32_t most = 1;
 };
 std::optional<NodeRange> number_of_nodes(const std::string& text);
 
-// Seconds above 0 and at most `most`.
+// Seconds, above 0 and at most `most`.
 std::optional<double> seconds_up_to(const std::string& text, double most);
 
 // "auto", "off", or seconds above 0 and at most `most`.
 std::optional<brain::HangConfig> hang_timeout(const std::string& text, double most);
 
-// "3", or "0:3,1:2" with every rank below `ranks` and none twice.
+// "3", or "0:3,1:2" with each rank below `ranks` and listed once.
 std::optional<agent::StreamsByRank> streams(const std::string& text, uint32_t ranks);
 
-// "0,2" with every rank below `ranks`; sorted, none twice.
+// "0,2" with each rank below `ranks`; sorted, without duplicates.
 std::optional<std::vector<uint32_t>> rank_list(const std::string& text, uint32_t ranks);
 
-// "host", "host:29400", "[::1]:29400" or ":29400"; port 0 where none is given.
+// "host", "host:29400", "[::1]:29400" or ":29400"; port 0 if none is given.
 std::optional<std::pair<std::string, uint16_t>> host_and_port(const std::string& text);
 
 }  // namespace keepstep::cli

@@ -10,7 +10,7 @@ constexpr uint32_t kMaxNodes = 1'000'000;
 constexpr uint64_t kFirstPort = 20000;
 constexpr uint64_t kPorts = 10000;
 
-// A number that Slurm sets, into `into`; `environ` without it: `into` stays.
+// Reads a number that Slurm sets into `into`, which is unchanged if the variable is not set.
 Status take_number(const Environ& environ, const char* name, uint32_t least, uint32_t& into) {
   const auto text = environ(name);
   if (!text.has_value()) {
@@ -56,7 +56,7 @@ std::string first_host(const std::string& list) {
 }
 
 StatusOr<std::optional<SlurmStep>> slurm_step(const Environ& environ) {
-  // srun sets these; a batch script that calls us itself has the job's variables, but is no task of a step.
+  // srun sets these; a batch script that runs keepstep directly has the job's variables, but is not a task of a step.
   const auto job = environ("SLURM_JOB_ID");
   const auto step = environ("SLURM_STEP_ID");
   const auto list = environ("SLURM_STEP_NODELIST");

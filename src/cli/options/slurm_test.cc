@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 StatusOr<std::optional<SlurmStep>> read(std::map<std::string, std::string> changed) {
-  // As srun of Slurm 22.05 sets them.
+  // As set by srun of Slurm 22.05.
   std::map<std::string, std::string> values = {
       {"SLURM_JOB_ID", "4711"},      {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NODELIST", "n[07-08]"},
       {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_NODEID", "1"},

@@ -1,4 +1,4 @@
-// The nearest known word to a mistyped one. Pure.
+// The known word nearest to a mistyped one. Pure.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace keepstep::cli {
 
-// Edit distance with swaps of neighbours (optimal string alignment).
+// Edit distance, counting swaps of neighboring letters (optimal string alignment).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The member of `known` nearest to `word`, or empty if none is near enough to be meant (a third of the letters may
-// differ, at least two; a prefix of three letters or more is always near).
+// The member of `known` nearest to `word`, or empty if none is close enough (a third of the letters may differ, at
+// least two; a prefix of three letters or more is always close enough).
 std::string nearest(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace keepstep::cli

@@ -1,4 +1,4 @@
-// Do all ranks of a group mean the same operation? And the words for when they do not, or do not come.
+// Checks that all ranks of a group called the same operation, and words the errors if they did not or some are missing.
 #pragma once
 
 #include <span>
@@ -8,20 +8,20 @@
 
 namespace keepstep::comm {
 
-// What this rank publishes; `refused`: its arguments were no good, nobody must wait for it or compute with it.
+// What this rank publishes. `refused`: its arguments were invalid, so no rank may wait for it or compute with it.
 Descriptor descriptor_of(const Operation& operation, bool refused);
 
-// What is wrong with this rank's own arguments; empty when nothing is.
+// What is wrong with this rank's own arguments; empty if nothing is.
 std::string why_refused(const Group& group, const Operation& operation);
 
-// After the first meeting: empty, or which ranks called what. The text is the same on all ranks.
+// Call it after the first meeting. Empty, or which ranks called what. The text is the same on all ranks.
 std::string disagreement(const Group& group);
-// The same from what all members published, by group rank.
+// The same for what all members published, by group rank.
 std::string disagreement(const Group& group, std::span<const Descriptor> descriptors);
 
-// "all_reduce #17 of group world": leads every error.
+// "all_reduce #17 of group world": the start of every error.
 std::string title(const Group& group, const Operation& operation);
-// "rank 2" or "ranks 2, 3": world ranks of these group members.
+// "rank 2" or "ranks 2, 3": the world ranks of these group members.
 std::string rank_list(const Group& group, std::span<const size_t> members);
 // "5 s", "0.25 s".
 std::string seconds(int64_t ns);

@@ -30,7 +30,7 @@ class CanonicalReduce {
         operation_(operation),
         count_(operation.bytes / size_of(operation.type)),
         sum_bytes_(size_of(sum_type(operation.type))),
-        first_(elements_a_chunk(group.slot_bytes - kCacheLine, most_maximal_subtrees(operation.run.leaves))) {}
+        first_(elements_a_chunk(group.slot_bytes - kCacheLine, max_subtree_count(operation.run.leaves))) {}
 
   void alone();
   void together();

@@ -1,11 +1,12 @@
-// The canonical-tree all-reduce: every rank hands in the sums of its maximal subtrees, and every element is added in
-// the tree's order, so that the result has the same bits for every number of ranks and every way to share the leaves.
+// The canonical-tree all-reduce: every rank passes the sums of its maximal subtrees, and every element is added in the
+// tree's order, so the result has the same bits for any number of ranks and any distribution of the leaves.
 //
-// A collective like those of collectives.h, over the slots of a group's members, a chunk at a time, under the rule in
-// layout.h. The first meeting compares the calls (tree and size included) and shows each rank's run and weight; meeting
-// m shares the partial sums of chunk m and the finished parts of chunk m-1. Of a chunk each rank adds an equal part.
-// How many elements a chunk has follows from the most partial sums that a rank brings: for the first chunk, when runs
-// are not known yet, from the tree's bound for it. Small sums are added by every rank after that first meeting.
+// A collective like those in collectives.h, over the slots of a group's members, chunk by chunk, under the rules in
+// layout.h. The first meeting compares the calls (including tree and size) and shows each rank's run and weight;
+// meeting m shares the partial sums of chunk m and the finished parts of chunk m-1. Each rank adds an equal part of a
+// chunk. The number of elements in a chunk follows from the most partial sums that a rank contributes; for the first
+// chunk, when runs are not known yet, from the tree's bound for it. Small sums are added by every rank right after the
+// first meeting.
 #pragma once
 
 #include <string>
@@ -15,10 +16,10 @@
 
 namespace keepstep::comm {
 
-// What is wrong with this rank's own arguments; empty when nothing is.
+// What is wrong with this rank's own arguments; empty if nothing is.
 std::string why_refused_canonical(const Operation& operation);
 
-// Carries out an operation of kind kAllReduceCanonical whose arguments are good, the one of `run`, in its group.
+// Carries out the operation of `run` in its group: its kind is kAllReduceCanonical and its arguments are valid.
 void canonical_all_reduce(CollectiveRun& run, const Group& group, const Operation& operation);
 
 }  // namespace keepstep::comm

@@ -1,4 +1,4 @@
-// For tests: leaves of random numbers, and their sum from the tree's definition, one element at a time.
+// For tests: leaves of random numbers, and their sum by the tree's definition, one element at a time.
 #pragma once
 
 #include <cmath>
@@ -60,7 +60,7 @@ using Leaf = std::vector<std::byte>;
 inline std::vector<Leaf> random_leaves(std::mt19937_64& random, DataType type, size_t leaves, size_t count,
                                        int spread) {
   if (type == DataType::kFloat16) {
-    spread = std::min(spread, 8);  // or the sum of many is no number any more
+    spread = std::min(spread, 8);  // or the sum of many would overflow
   }
   std::vector<Leaf> result(leaves, Leaf(count * size_of(type)));
   for (Leaf& leaf : result) {
@@ -89,7 +89,7 @@ Sum tree_sum(const std::vector<Leaf>& leaves, DataType type, size_t i, size_t be
   return first + second;
 }
 
-// The sum of leaves [begin, end), which must be a subtree, divided by `divisor` (0: not), as `to`.
+// The sum of leaves [begin, end), which must be a subtree, divided by `divisor` (0: not divided), as `to`.
 inline Leaf reference_sum(const std::vector<Leaf>& leaves, DataType type, DataType to, size_t begin, size_t end,
                           uint64_t divisor) {
   const size_t count = leaves[0].size() / size_of(type);
@@ -106,7 +106,7 @@ inline Leaf reference_sum(const std::vector<Leaf>& leaves, DataType type, DataTy
   return result;
 }
 
-// The sums of a run's maximal subtrees, made leaf by leaf.
+// The sums of a run's maximal subtrees, computed leaf by leaf.
 inline CanonicalSum sum_of(const LeafRun& run, const std::vector<Leaf>& leaves, DataType type) {
   CanonicalSum sum(leaves[0].size() / size_of(type), type);
   EXPECT_TRUE(sum.begin(run).ok());

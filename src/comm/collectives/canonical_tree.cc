@@ -60,7 +60,7 @@ size_t count_maximal_subtrees(const LeafRun& run) {
   return count;
 }
 
-size_t most_maximal_subtrees(uint32_t leaves) { return std::max<size_t>(1, 2 * std::bit_width(leaves) - 2); }
+size_t max_subtree_count(uint32_t leaves) { return std::max<size_t>(1, 2 * std::bit_width(leaves) - 2); }
 
 size_t additions_after(uint32_t leaves, uint32_t begin, const Subtree& next) {
   return count_maximal_subtrees({leaves, begin, next.begin}) + 1 - count_maximal_subtrees({leaves, begin, next.end});

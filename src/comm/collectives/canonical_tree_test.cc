@@ -47,7 +47,7 @@ TEST(CanonicalTree, maximal_subtrees_of_every_run_are_nodes_of_the_tree_and_as_f
         const LeafRun run{leaves, begin, end};
         ASSERT_EQ(maximal_subtrees(run), expected) << leaves << " leaves, [" << begin << ", " << end << ")";
         ASSERT_EQ(count_maximal_subtrees(run), expected.size());
-        ASSERT_LE(expected.size(), most_maximal_subtrees(leaves)) << leaves;
+        ASSERT_LE(expected.size(), max_subtree_count(leaves)) << leaves;
       }
     }
   }

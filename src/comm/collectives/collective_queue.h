@@ -1,9 +1,9 @@
-// Carries out collectives: those of one group one after the other in the order of the calls, those of different groups
-// beside each other. Ranks may so call collectives of different groups in different orders, from different threads.
+// Carries out collectives: those of one group sequentially in the order of the calls, those of different groups
+// concurrently. So ranks may call collectives of different groups in different orders, from different threads.
 //
-// A lane per place of a group (layout.h), each with a thread of its own that works in the background; a caller that
-// waits for an operation helps: it carries out what is queued in that lane up to there on its own thread, which spares
-// two switches between threads. One thread at a time works on a lane.
+// There is a lane per group place (layout.h), each with its own background thread. A caller that waits for an operation
+// helps: its own thread runs what is queued in that lane, up to that operation, which saves two thread switches. One
+// thread at a time works on a lane.
 #pragma once
 
 #include <condition_variable>
@@ -21,14 +21,14 @@ namespace keepstep::comm {
 class CollectiveQueue {
  public:
   CollectiveQueue() = default;
-  // Carries out what is queued.
+  // Carries out what is still queued.
   ~CollectiveQueue();
 
-  // `job` runs after all jobs pushed to `lane` before. The first call starts the lane's thread, which lives as long as
-  // this object. `op`: the operation that the job carries out; 0: none.
+  // `job` runs after all earlier jobs of `lane`. The first call starts the lane's thread, which lives as long as this
+  // object. `op`: the operation that the job carries out; 0: none.
   void push(uint32_t lane, OpId op, std::function<void()> job);
-  // Runs queued jobs of the lane of `op` here, while no other thread does, up to that of `op`. Never one that `op` need
-  // not wait for.
+  // Runs queued jobs of the lane of `op` on this thread, while no other thread does, up to that of `op`; never a job
+  // that `op` need not wait for.
   void help(OpId op);
 
  private:
@@ -40,7 +40,7 @@ class CollectiveQueue {
     std::deque<Job> jobs;
     std::condition_variable work;
     std::thread thread;
-    bool running = false;  // some thread runs a job
+    bool running = false;  // a thread is running a job
     bool holds(OpId op) const;
   };
   void loop(Lane& lane);

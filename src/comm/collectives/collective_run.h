@@ -1,5 +1,5 @@
-// What all ways to carry out a collective have in common: which algorithm a kind asks for, the slots and meetings of
-// the members on one node, what is moved among them, and how an operation ends that cannot go on.
+// What all implementations of collectives share: the choice of algorithm by kind, the slots and meetings of the members
+// on one node, the data exchange among them, and how an operation that cannot go on ends.
 //
 // Members, as in operation.h, are ranks in the group. One thread at a time per group.
 #pragma once
@@ -27,10 +27,10 @@ struct Slice {
   size_t bytes() const { return end - begin; }
 };
 
-// Which of `parts` parts of a chunk of `bytes` is number `index`: whole cache lines, the last ones may be empty.
+// Part `index` of `parts` parts of a chunk of `bytes`: whole cache lines; the last parts may be empty.
 Slice slice_of(size_t bytes, size_t parts, size_t index);
 
-// One operation as one member carries it out. Used once. `refused`: what why_refused() said of it.
+// One operation, as carried out by one member. Used once. `refused`: what why_refused() returned for it.
 class CollectiveRun {
  public:
   CollectiveRun(Group& group, const Operation& operation, const std::string& refused);
@@ -38,21 +38,21 @@ class CollectiveRun {
   CollectiveRun& operator=(const CollectiveRun&) = delete;
   Result all();
 
-  // Slots to fill for the next meeting, and what `member` filled for the last one.
+  // The slots to fill for the next meeting, and those that `member` filled for the last one.
   std::byte* own_input() const { return slot(self(), group_.sync.phase() + 1, 0); }
   std::byte* own_result() const { return slot(self(), group_.sync.phase() + 1, 1); }
   const std::byte* input_of(size_t member) const { return slot(member, group_.sync.phase(), 0); }
   const std::byte* result_of(size_t member) const { return slot(member, group_.sync.phase(), 1); }
-  // Meets the members on this node; where they are all, the first time also compares what they called. False: it is
-  // over, and all() tells how.
+  // Meets the members on this node. If these are all members, the first meeting also compares their calls. False: the
+  // operation is over, and all() returns its result.
   bool meet();
-  // Ends it with an error; false.
+  // Ends the operation with an error; returns false.
   bool fail(const std::string& why);
 
  protected:
   ~CollectiveRun() = default;
 
-  virtual void carry_out();    // by what the operation's kind asks for
+  virtual void carry_out();    // calls the function for the operation's kind
   virtual void barrier() = 0;  // also tells the others that our call was refused
   virtual void reduce(bool to_all) = 0;
   virtual void broadcast() = 0;
@@ -68,23 +68,25 @@ class CollectiveRun {
   Rank rank_of(size_t member) const { return group_.members[member]; }
   bool is_root() const { return self() == operation_.root; }
 
-  // What one member may put for each of the others on its node into one slot.
+  // How many bytes one member may put into one slot for each of the others on its node.
   size_t share_bytes() const { return group_.slot_bytes / local_size() / kCacheLine * kCacheLine; }
 
-  // False, with the error, if our call was refused or there is a disagreement(), `why_not`.
+  // False, with the error, if our call was refused or there is a disagreement(): `why_not`.
   bool agreed(const std::string& why_not);
-  // As fail(), and ends the group for all members: they see that instead of waiting for us. follow(): one did that.
+  // give_up(): like fail(), and ends the group for all members: they see that instead of waiting for us. follow():
+  // another member gave up.
   bool give_up(GivenUp who, const std::string& why);
   bool follow(GivenUp who);
-  bool interrupt();  // as fail(), with Outcome::kInterrupted
+  bool interrupt();  // like fail(), with Outcome::kInterrupted
 
-  // Among the members on this node, a chunk a meeting and at least one meeting: each one's input to those that take
-  // it; the root's inputs to whom they are for; of all pairs, the largest of which has `most` bytes (none: no meeting).
+  // Among the members on this node, one chunk per meeting, at least one meeting: gather_here() brings each one's input
+  // to those that take it; scatter_here() brings the root's inputs to their receivers; exchange_here() serves all
+  // pairs, the largest of which has `most` bytes (0: no meeting).
   bool gather_here(bool takes);
   bool scatter_here();
   bool exchange_here(size_t most);
 
-  // Into `to`: what source_of(member) gives of each, `bytes` of them, added up in the order of the group.
+  // Writes to `to` the reduction, in group order, of the `bytes` bytes that source_of(member) returns for each member.
   template <class SourceOf>
   void add_up(std::byte* to, size_t bytes, SourceOf source_of) const {
     std::vector<const std::byte*> sources(size());

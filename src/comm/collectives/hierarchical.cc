@@ -78,7 +78,7 @@ bool HierarchicalRun::wait_sent(std::span<const PartRequest> requests) {
 
 // ---- agreement
 
-size_t HierarchicalRun::most_payload() const {
+size_t HierarchicalRun::max_payload() const {
   const size_t table = whole_lines(size() * sizeof(Descriptor));
   return std::min(kSmallBytes, group_.slot_bytes - table) / size();
 }

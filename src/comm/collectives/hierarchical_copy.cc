@@ -76,7 +76,7 @@ bool HierarchicalRun::broadcast_chunk(size_t chunk, std::byte* data, size_t byte
 }
 
 void HierarchicalRun::broadcast() {
-  if (operation_.bytes <= most_payload()) {
+  if (operation_.bytes <= max_payload()) {
     if (agree(Stage::kAgreement, operation_.data, operation_.bytes) && !is_root()) {
       copy_bytes(operation_.data, payload(operation_.root), operation_.bytes);
     }
@@ -167,7 +167,7 @@ bool HierarchicalRun::gather_round(size_t round, const std::byte* own, size_t by
 
 void HierarchicalRun::all_gather() {
   const size_t bytes = operation_.bytes;
-  if (bytes <= most_payload()) {
+  if (bytes <= max_payload()) {
     if (agree(Stage::kAgreement, operation_.inputs[0], bytes)) {
       for (size_t member = 0; member < size(); ++member) {
         copy_bytes(operation_.outputs[member], payload(member), bytes);
@@ -260,7 +260,7 @@ bool HierarchicalRun::agree_on_sizes() {
       own = {rank_of(from), rank_of(self()), taken[from], operation_.output_bytes[from], 1};
     }
   }
-  if (sizeof own > most_payload()) {  // thousands of ranks: each sees its own misfits only
+  if (sizeof own > max_payload()) {  // thousands of ranks: each sees its own misfits only
     return own.is_one == 0 || fail("a size differs from what the peer expects");
   }
   if (!agree(Stage::kVerdict, reinterpret_cast<const std::byte*>(&own), sizeof own)) {

@@ -188,7 +188,7 @@ void HierarchicalRun::run_chain(const Chain& chain) {
 
 void HierarchicalRun::reduce(bool to_all) {
   const bool takes = to_all || is_root();
-  if (operation_.bytes <= most_payload()) {
+  if (operation_.bytes <= max_payload()) {
     if (agree(Stage::kAgreement, operation_.data, operation_.bytes) && takes) {
       add_up(operation_.data, operation_.bytes, [&](size_t member) { return payload(member); });
     }
@@ -226,7 +226,7 @@ void HierarchicalRun::reduce(bool to_all) {
 void HierarchicalRun::reduce_scatter() {
   const size_t bytes = operation_.bytes;
   const size_t n = size();
-  if (n * bytes <= most_payload()) {
+  if (n * bytes <= max_payload()) {
     std::vector<std::byte> packed(n * bytes);
     for (size_t member = 0; member < n; ++member) {
       copy_bytes(packed.data() + member * bytes, operation_.inputs[member], bytes);

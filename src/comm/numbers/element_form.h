@@ -1,5 +1,5 @@
-// How an element lies in memory (Stored), is added (Accumulated), and how to go from one to the other. For the loops of
-// reduce.cc, partial.cc and canonical_sum.cc, which are templates over a form.
+// The type of an element in memory (Stored) and in additions (Accumulated), and the conversions between them. For the
+// loops in reduce.cc, partial.cc and canonical_sum.cc, which are templates over a form.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Plain {
   static T store(T value) { return value; }
 };
 
-// Of a sum by the number of its terms; integers are rounded towards zero.
+// Divides a sum by the number of its terms; integers round towards zero.
 template <class T>
 T quotient(T sum, size_t by) {
   if constexpr (std::is_integral_v<T>) {
@@ -42,14 +42,14 @@ struct Brain {
   static float load(uint16_t bits) { return float_from_bf16(bits); }
   static uint16_t store(float value) { return bf16_from_float(value); }
 };
-struct Truth {  // a bool, whatever its byte
+struct Truth {  // a bool; any non-zero byte is true
   using Stored = uint8_t;
   using Accumulated = uint8_t;
   static uint8_t load(uint8_t value) { return value != 0; }
   static uint8_t store(uint8_t value) { return value; }
 };
 
-// What `visit` gives for the form of `type`.
+// Returns what `visit` returns for the form of `type`.
 template <class Visit>
 auto with_form(DataType type, Visit visit) {
   switch (type) {

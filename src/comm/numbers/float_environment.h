@@ -1,12 +1,12 @@
-// The calling thread's floating-point mode while sums are taken.
+// The calling thread's floating-point mode during sums.
 #pragma once
 
 #include <cfenv>
 
 namespace keepstep::comm {
 
-// Round to nearest and keep denormals, whatever the calling thread set (torch.set_flush_denormal): all ranks must
-// compute the same bits.
+// Rounds to nearest and keeps denormals, whatever the calling thread's settings (torch.set_flush_denormal): all ranks
+// must compute the same bits.
 class DefaultFloats {
  public:
   DefaultFloats() {

@@ -1,9 +1,9 @@
-// Element-wise reductions in a fixed order. Pure functions over memory; the numbers do not depend on how a caller cuts.
+// Element-wise reductions in a fixed order. Pure functions over memory; results do not depend on how a caller splits
+// data.
 //
 // float16 and bfloat16 are accumulated in float32 and rounded once. kAverage is the sum divided by the number of
-// sources; of integers (not of bool) rounded towards zero, as NCCL does. Integers wrap. Minimum and maximum keep a NaN,
-// as torch does. bool knows true and false: sum, max and bor are "or"; product, min and band are "and"; the result is 0
-// or 1.
+// sources; for integers (but not bool) it rounds towards zero, like NCCL. Integers wrap. Minimum and maximum propagate
+// NaN, like torch. For bool, sum, max and bor are "or"; product, min and band are "and"; the result is 0 or 1.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace keepstep::comm {
 const char* name(DataType type);
 const char* name(ReduceOp op);
 
-// Empty when `op` is defined for `type`; else why not, and what to use.
+// Empty if `op` is defined for `type`; else why not, and what to use instead.
 std::string why_not(DataType type, ReduceOp op);
 
 // destination[i] = (((sources[0][i] op sources[1][i]) op sources[2][i]) ...) for i < count, in this order.

@@ -77,7 +77,7 @@ TEST(AnySource, the_source_is_a_rank_of_the_group) {
   });
 }
 
-TEST(AnySource, runs_out_of_time_and_is_drained_by_an_interruption) {
+TEST(AnySource, runs_out_of_time_and_is_cut_short_by_an_interruption) {
   TestWorld world(2);
   world.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
     uint64_t value = 7;

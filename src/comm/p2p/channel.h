@@ -1,6 +1,6 @@
-// One direction between two ranks: what this end has outstanding there, and what can be done about it now.
+// One direction between two ranks: this end's outstanding transfers, and what can be done about them now.
 //
-// A Channel never waits. The progress thread (point_to_point.h, which explains offers, grants and bytes) asks all of
+// A Channel never waits. The progress thread (point_to_point.h, which explains offers, grants and bytes) polls all of
 // them in turn. One thread only.
 #pragma once
 
@@ -30,21 +30,21 @@ struct Transfer {
   int64_t timeout_ns = -1;
   int64_t deadline_ns = 0;
   std::string title;         // "send to rank 2 (tag 7) in group world"
-  std::vector<Rank> any_of;  // a receive from any source: the world ranks it may come from, in group order
-  uint64_t order = 0;        // of the receives of this rank: which was posted first
+  std::vector<Rank> any_of;  // a receive from any source: the possible sources (world ranks), in group order
+  uint64_t order = 0;        // the position in which this rank posted this receive
 
   bool from_any() const { return !any_of.empty(); }
-  void came_from(Rank world_rank);  // settles the source of a receive from any
+  void came_from(Rank world_rank);  // sets the source of a receive from any source
 };
 
-// Receives that take a message from whoever sends first, until one does. Shared by the receiving channels of a rank;
-// the progress thread only.
+// Waiting receives from any source: each takes the first message that arrives. Shared by the receiving channels of a
+// rank; progress thread only.
 class AnySource {
  public:
   using Key = std::pair<uint64_t, uint32_t>;  // context, tag
 
   void add(Transfer transfer);
-  // The oldest under `key`, if it may come from `peer` and was posted before `before`.
+  // The oldest receive under `key`, if `peer` is a possible source and it was posted before `before`.
   std::optional<Transfer> take(const Key& key, Rank peer, uint64_t before);
   bool empty() const { return waiting_.empty(); }
   int64_t next_deadline_ns() const;
@@ -57,7 +57,7 @@ class AnySource {
 
 class Channel {
  public:
-  // The words and the ring of an ordered pair; `self` is this end's world rank.
+  // `pair`: the words and the ring of an ordered pair; `self`: this end's world rank.
   Channel(const Transport::Pair& pair, Rank self, Completions& completions)
       : pair_(*pair.words),
         why_lost_(pair.why_lost),
@@ -74,39 +74,39 @@ class Channel {
 
   enum class Change : uint8_t {
     kNone,
-    kHere,   // messages are over; nobody else need know
+    kHere,   // messages completed; the peer need not know
     kWords,  // the peer must be rung
   };
   // Does what can be done now.
   Change advance(const std::atomic<uint32_t>& interrupted);
-  // Fails what ran out of time. True when the peer must be rung.
+  // Fails what timed out. True if the peer must be rung.
   bool expire(int64_t now_ns);
   // Completes everything outstanding; an interrupted receive is filled with zeros.
   virtual void end_all(Outcome outcome, const std::string& why) = 0;
 
  protected:
   virtual Change move(const std::atomic<uint32_t>& interrupted) = 0;
-  // `words`: offers or grants changed. `moved`: messages went on, or are over.
+  // `words`: offers or grants changed. `moved`: messages progressed or completed.
   Change change_of(bool words, bool moved) const;
-  // Ends transfers whose time is over; false when one of them was under way, so that the pair is out of step.
+  // Ends transfers that timed out; false if one of them was under way, so the two ends are out of step.
   virtual bool end_expired(int64_t now_ns) = 0;
 
   void end(const Transfer& transfer, Outcome outcome, const std::string& why = {});
   void end_misfit(const Transfer& transfer, uint64_t message_bytes, uint64_t capacity);
   // Both ends stop using this pair in this generation.
   void give_up();
-  // Before a message that may be under way is over for the caller, who then uses its memory.
+  // Called before a message that may be under way is reported as over, because the caller then reuses its memory.
   void stop_bytes();
   // Copies between a buffer and the ring at a counter's position; at most the ring's size.
   void to_ring(uint64_t position, const std::byte* from, size_t bytes);
   void from_ring(uint64_t position, std::byte* to, size_t bytes) const;
-  size_t piece_bytes() const { return ring_bytes_ / 4; }  // so that both ends can copy at the same time
+  size_t piece_bytes() const { return ring_bytes_ / 4; }  // so both ends can copy at the same time
 
   PairBlock& pair_;
   const std::string* why_lost_;
   std::byte* ring_;
   size_t ring_bytes_;
-  Transport::Bytes* bytes_;  // null: the ring
+  Transport::Bytes* bytes_;  // null: uses the ring
   Rank self_;
   Completions& completions_;
 };
@@ -130,8 +130,8 @@ class SendChannel final : public Channel {
   std::deque<Transfer> waiting_;          // no room for the offer yet
   std::map<uint64_t, Transfer> offered_;  // by number of the offer
   std::deque<Transfer> granted_;          // in the order of their bytes in the ring
-  size_t sent_ = 0;                       // of the first one, into the ring
-  uint64_t over_ = 0;                     // without a ring: bytes of those that are over
+  size_t sent_ = 0;                       // bytes of the first one, into the ring
+  uint64_t over_ = 0;                     // without a ring: bytes of completed messages
 };
 
 class ReceiveChannel final : public Channel {
@@ -139,7 +139,7 @@ class ReceiveChannel final : public Channel {
   // `peer`: the sender's world rank. `any` must outlive the channel.
   ReceiveChannel(const Transport::Pair& pair, Rank self, Completions& completions, Rank peer, AnySource& any)
       : Channel(pair, self, completions), peer_(peer), any_(any) {}
-  // Matches a receive from any source with a message that was offered here before; false if there is none.
+  // Matches a receive from any source with a message already offered on this channel; false if there is none.
   bool take_offered(Transfer& transfer);
   void add(Transfer transfer) override;
   bool idle() const override { return posted_ == 0 && matched_.empty() && incoming_.empty(); }
@@ -147,11 +147,11 @@ class ReceiveChannel final : public Channel {
   void end_all(Outcome outcome, const std::string& why) override;
 
  private:
-  struct Known {  // an offer, and its number
+  struct Known {  // an offer's number and size
     uint64_t number;
     uint64_t bytes;
   };
-  struct Queues {  // of one (context, tag); one of them is always empty
+  struct Queues {  // of one (context, tag); one of the two is always empty
     std::deque<Known> offers;
     std::deque<Transfer> receives;
   };
@@ -173,8 +173,8 @@ class ReceiveChannel final : public Channel {
   bool untold_ = false;         // offers were read since the peer was rung
   std::deque<Match> matched_;   // no room for the grant yet
   std::deque<Match> incoming_;  // in the order of their bytes in the ring
-  size_t got_ = 0;              // of the first one, from the ring
-  uint64_t over_ = 0;           // without a ring: bytes of those that are over
+  size_t got_ = 0;              // bytes of the first one, from the ring
+  uint64_t over_ = 0;           // without a ring: bytes of completed messages
 };
 
 }  // namespace keepstep::comm

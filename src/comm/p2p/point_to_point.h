@@ -1,13 +1,12 @@
-// Sends and receives: one thread makes progress on all of them, so that none can block another.
+// Sends and receives: one thread makes progress on all of them, so none can block another.
 //
-// Per ordered pair of ranks there are three queues in shared memory (layout.h; between nodes each end has a copy, which
-// the transport keeps in step): the sender *offers* each message
-// (context, tag, size), the receiver *grants* the offers that match a posted receive, and the bytes of granted
-// messages follow each other through the ring, or between nodes from buffer to buffer, in the order of the grants. So
-// bytes only flow to where a buffer waits: nothing unexpected is ever stored, tags may match in any order, and no
-// message can be stuck behind another whose receive comes later. A send completes when its bytes are in the ring, or
-// with the system, thus after its receive was posted. An offer that is larger than the buffer is granted with the
-// smaller capacity, which fails both sides.
+// Each ordered pair of ranks has three queues in shared memory (layout.h; between nodes each end has a copy, which the
+// transport keeps in step). The sender *offers* each message (context, tag, size), the receiver *grants* the offers
+// that match a posted receive, and the bytes of granted messages follow each other through the ring (between nodes,
+// from buffer to buffer) in the order of the grants. So bytes only flow to waiting buffers: nothing unexpected is ever
+// stored, tags may match in any order, and no message can get stuck behind another one whose receive is posted later. A
+// send completes when its bytes are in the ring or with the system, and thus after its receive was posted. An offer
+// larger than the buffer is granted with the smaller capacity, which fails both sides.
 #pragma once
 
 #include <atomic>
@@ -26,20 +25,20 @@ namespace keepstep::comm {
 
 class PointToPoint {
  public:
-  // `moved` grows with whatever goes forward (progress.h).
+  // `moved` grows with all progress (progress.h).
   PointToPoint(const Layout& layout, const Endpoint& endpoint, Completions& completions, std::atomic<uint64_t>& moved);
   // Waits for all transfers to complete.
   ~PointToPoint();
 
-  // From any thread; starts the progress thread at the first call.
+  // Any thread; the first call starts the progress thread.
   void post(Transfer transfer);
 
-  // What wakes the progress thread.
+  // Wakes the progress thread.
   Bell& bell() const { return bell_; }
 
  private:
   void loop();
-  bool advance_all();  // does what can be done now; true when that was something
+  bool advance_all();  // does what can be done now; true if anything was
   bool take_posted();
   void start(Transfer transfer);
   int64_t sleep_ns() const;
@@ -51,8 +50,8 @@ class PointToPoint {
   const Endpoint& endpoint_;
   Completions& completions_;
   std::atomic<uint64_t>& moved_;
-  const std::vector<uint32_t> locals_;  // by rank: its local rank (layout.h), where it is on this node
-  Bell& bell_;                          // peers ring it, and post()
+  const std::vector<uint32_t> locals_;  // by rank: its local rank (layout.h), if it is on this node
+  Bell& bell_;                          // rung by peers and by post()
 
   std::mutex mutex_;
   std::vector<Transfer> posted_;
@@ -60,7 +59,7 @@ class PointToPoint {
   std::atomic<bool> has_posted_ = false;
   std::atomic<bool> stop_ = false;
 
-  // The progress thread's own; at 2 * peer + is_send.
+  // Used by the progress thread only; indexed by 2 * peer + is_send.
   std::vector<std::unique_ptr<Channel>> channels_;
   AnySource any_;
   uint64_t receives_ = 0;  // posted so far

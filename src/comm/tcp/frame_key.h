@@ -1,4 +1,4 @@
-// The MAC of the frames of one connection (Protection::kMac), with a key of its own from its TLS handshake.
+// The MAC for the frames of one connection (Protection::kMac), with a key derived from its TLS handshake.
 #pragma once
 
 #include <array>

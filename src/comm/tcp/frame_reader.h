@@ -1,7 +1,7 @@
-// The frames that come over one connection, each byte checked before it counts: by TLS, or by the MACs of its frames.
+// Reads the frames of one connection. Every byte is authenticated before use: by TLS, or by the frames' MACs.
 //
-// The payload goes straight to where place() says. With MACs that is before it is checked, so nothing may be made of it
-// until the frame is whole. One thread at a time; nothing here waits.
+// The payload goes straight to the memory passed to place(). With MACs that happens before it is checked, so it must
+// not be used until the frame is whole. One thread at a time; nothing here waits.
 #pragma once
 
 #include <array>
@@ -20,27 +20,27 @@ namespace keepstep::comm::tcp {
 
 class FrameReader {
  public:
-  // Of a connection whose ends have introduced themselves as those of `stream`.
+  // Over a connection whose ends have introduced themselves as those of `stream`.
   FrameReader(net::TlsStream connection, Protection protection, uint32_t stream);
-  // For the fuzzer alone: checks nothing.
+  // For the fuzzer only: checks nothing.
   static FrameReader unprotected(Fd fd, uint32_t stream);
 
   enum class Came {
-    kNothing,    // as yet
-    kHeader,     // frame() begins: place() its payload, even if there is none, or ask again later
+    kNothing,    // nothing yet
+    kHeader,     // frame() begins: place() its payload, even if it is empty, or call again later
     kFrame,      // frame() is whole; the next call begins another
     kLost,       // the connection broke
-    kMalformed,  // what came is no frame, or not what the peer sent
+    kMalformed,  // the data are not a frame, or not what the peer sent
   };
-  // Reads on until one of these.
+  // Reads on until one of these events.
   Came advance();
   const Frame& frame() const { return *frame_; }
-  // The payload goes to `to`, which has room for it; null: it is dropped.
+  // The payload goes to `to`, which must have room for it; null: it is dropped.
   void place(std::byte* to);
-  // The rest of a payload that was placed is dropped: its memory is not touched again. Not while advance() runs.
+  // Drops the rest of a placed payload: its memory is not touched again. Must not be called while advance() runs.
   void drop() { to_ = nullptr; }
 
-  // Ends the connection, so that the peer hears of it.
+  // Closes the connection, so the peer notices.
   void close();
   int fd() const { return tls_.has_value() ? tls_->fd() : fd_.get(); }
   const std::string& why() const { return why_; }  // after kLost and kMalformed
@@ -51,7 +51,7 @@ class FrameReader {
   Came lost(std::string why);
   Came malformed(std::string why);
   Came changed_on_the_way();
-  std::optional<Came> read();  // nothing: some bytes came
+  std::optional<Came> read();  // std::nullopt: some bytes arrived
   std::optional<Came> read_tls();
   std::optional<Came> read_plain();
   std::optional<Came> begin();
@@ -61,16 +61,16 @@ class FrameReader {
   std::span<const std::byte> staged() const { return std::span(staging_).subspan(begin_, end_ - begin_); }
 
   const uint32_t stream_;
-  std::optional<net::TlsStream> tls_;  // or these
+  std::optional<net::TlsStream> tls_;  // otherwise the next two
   Fd fd_;
   std::optional<net::Mac> mac_;
 
-  // What came and has not found its place: a header, and without TLS what followed it in the same read.
+  // Received bytes that are not placed yet: a header, and without TLS whatever followed it in the same read.
   std::array<std::byte, 8192> staging_;
   size_t begin_ = 0;
   size_t end_ = 0;
 
-  std::optional<Frame> frame_;  // under way
+  std::optional<Frame> frame_;  // being read
   bool placed_ = false;
   bool whole_ = false;
   std::byte* to_ = nullptr;  // null: dropped

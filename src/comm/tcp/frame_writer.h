@@ -1,8 +1,8 @@
-// The frames that leave over one connection, protected by TLS or by MACs of their own. One thread; nothing here waits.
+// Writes frames to one connection, protected by TLS or by MACs. One thread; nothing here waits.
 //
-// With TLS a frame is encrypted first, at most kBatchBytes of frames ahead of the socket. With MACs its header and its
-// payload each get a tag, and the payload leaves from where it lies. Either way a frame that has begun must go on as it
-// was: the other end counts records, or tags.
+// With TLS a frame is encrypted first, at most kBatchBytes of frames ahead of the socket. With MACs the header and the
+// payload each get a tag, and the payload is sent from where it is. Either way a frame that has begun must be continued
+// unchanged: the other end counts records or tags.
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@
 
 namespace keepstep::comm::tcp {
 
-// A frame that is to leave. Its payload is memory of who sends.
+// A frame to send. Its payload is the sender's memory.
 class OutgoingFrame {
  public:
-  // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
+  // `request` (may be null) has its `left` reduced by `frame.bytes` once these are with the system.
   OutgoingFrame(const Frame& frame, const std::byte* payload, PartRequest* request);
 
   bool begun() const { return begun_; }
-  void copy();                           // the payload: the memory it was in is not touched any more
-  void disown() { request_ = nullptr; }  // nobody wants to know any more
+  void copy();                           // copies the payload: its original memory is not touched again
+  void disown() { request_ = nullptr; }  // the request is no longer needed
 
  private:
   friend class FrameWriter;
@@ -43,18 +43,18 @@ class OutgoingFrame {
   std::unique_ptr<std::byte[]> own_;  // the payload, once copied
   net::Mac::Tag tag_;                 // of the payload
   bool begun_ = false;
-  size_t gone_ = 0;  // how much of it has been encrypted, or is with the system
+  size_t gone_ = 0;  // how many bytes have been encrypted, or are with the system
 };
 
 class FrameWriter {
  public:
-  static constexpr size_t kBatchBytes = 128 << 10;  // twice as many are slower: they leave the cache
+  static constexpr size_t kBatchBytes = 128 << 10;  // twice as many are slower: they do not fit in the cache
 
   // Over a connection whose ends have introduced themselves.
   FrameWriter(net::TlsStream connection, Protection protection);
 
-  // Sends of the frames in `queue`, from its front, what the socket takes; what has left is removed. False:
-  // wait until the socket takes more. The queue must be the same each time, with frames added behind.
+  // Sends as much of `queue`, from its front, as the socket accepts, and removes frames that have left. False: wait
+  // until the socket accepts more. Pass the same queue each time, with new frames added only at the back.
   StatusOr<bool> write(std::deque<OutgoingFrame>& queue);
 
   int fd() const { return tls_.has_value() ? tls_->fd() : fd_.get(); }
@@ -64,15 +64,15 @@ class FrameWriter {
   StatusOr<bool> write_plain(std::deque<OutgoingFrame>& queue);
   Status encrypt(std::deque<OutgoingFrame>& queue);
   void seal(OutgoingFrame& frame);
-  // What of a frame lies where, and all of it in bytes.
+  // parts(): the pieces of a frame in memory; size_of(): their total size in bytes.
   std::array<std::span<const std::byte>, 3> parts(const OutgoingFrame& frame) const;
   size_t size_of(const OutgoingFrame& frame) const;
 
-  std::optional<net::TlsStream> tls_;  // or these
+  std::optional<net::TlsStream> tls_;  // otherwise the next two
   Fd fd_;
   std::optional<net::Mac> mac_;
   Status broken_;
-  std::unique_ptr<char[]> record_;  // where small pieces become one
+  std::unique_ptr<char[]> record_;  // buffer in which small pieces are joined
 };
 
 }  // namespace keepstep::comm::tcp

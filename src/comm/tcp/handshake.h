@@ -1,11 +1,11 @@
-// How a connection between two ranks begins, on both sides, as state machines that never wait.
+// The start of a connection between two ranks, on both sides, as state machines that never wait.
 //
 //   TLS with the generation's key (src/net/)
 //   dialer -> acceptor   hello:  generation, from, to, stream
 //   acceptor -> dialer   answer: the same, and whether the dialer is welcome; if not, the connection ends
 //
-// The key proves that the other end is in this generation, not which rank it is: each says whom it means, and both
-// check. One thread each.
+// The key proves that the other end is in this generation, not which rank it is: each end states both ranks, and both
+// check. One thread for each object.
 #pragma once
 
 #include <array>
@@ -30,10 +30,10 @@ class Dial {
   enum class State { kUnderWay, kDone, kTryAgain, kRefused };
   // Does what can be done now.
   State step();
-  // What to poll for before the next step. -1: there is no socket; step again when it is time to.
+  // What to poll for before the next step; fd -1: there is no socket, so call step() again when it is time.
   int fd() const { return stream_.has_value() ? stream_->fd() : fd_.get(); }
   short events() const { return events_; }
-  // Something is there: it accepted the connection and did not break it off, or it is the peer and not in our
+  // Something is there: it accepted the connection and did not break it off, or it is the peer but in another
   // generation.
   bool reached() const { return reached_; }
   net::TlsStream take() { return *std::move(stream_); }  // after kDone
@@ -62,14 +62,14 @@ class Dial {
   std::string why_;
 };
 
-// Hears out who connected, and has proved the key.
+// Receives the hello of a connection that has proved the key.
 class Reception {
  public:
-  // `judge` decides about a hello that is well formed.
+  // `judge` decides on a well-formed hello.
   using Judge = std::function<Verdict(const Hello&)>;
   Reception(net::TlsStream stream, Protection protection, Judge judge);
 
-  enum class State { kUnderWay, kDone, kRefused, kMalformed, kGone };  // kGone: it broke off
+  enum class State { kUnderWay, kDone, kRefused, kMalformed, kGone };  // kGone: the peer broke off
   State step();
   int fd() const { return stream_.fd(); }
   short events() const { return events_; }

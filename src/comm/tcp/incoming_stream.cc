@@ -25,25 +25,25 @@ IncomingStream::Came IncomingStream::advance(PairMirror& mirror, std::atomic<uin
         why_ = reader_.why();
         return {.lost = true, .malformed = true};
       case FrameReader::Came::kHeader: {
-        place_ = {};
+        target_ = {};
         if (reader_.frame().kind == FrameKind::kBytes) {
-          const std::optional<PairMirror::Place> found = mirror.place(reader_.frame());
+          const std::optional<PairMirror::Target> found = mirror.target(reader_.frame());
           if (!found.has_value()) {
             return malformed();
           }
-          place_ = *found;
+          target_ = *found;
         }
-        reader_.place(place_.to);
+        reader_.place(target_.to);
         break;
       }
       case FrameReader::Came::kFrame: {
         if (!mirror.apply(reader_.frame())) {
           return malformed();
         }
-        if (place_.to != nullptr) {
+        if (target_.to != nullptr) {
           note_moved(moved);
         }
-        came.changed = came.changed || reader_.frame().kind != FrameKind::kBytes || place_.ends_message;
+        came.changed = came.changed || reader_.frame().kind != FrameKind::kBytes || target_.ends_message;
         ++frames;
         break;
       }

@@ -1,5 +1,5 @@
-// What a peer sends on stream 0: words, and the bytes of messages, which go straight where they belong. One thread
-// only, and it never waits.
+// What a peer sends on stream 0: words, and the bytes of messages, which go straight to their destination. One thread
+// only; never waits.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,14 @@ class IncomingStream {
   explicit IncomingStream(FrameReader reader) : reader_(std::move(reader)) {}
 
   struct Came {
-    bool changed = false;    // the thread of messages should know
-    bool more = false;       // come back before waiting for bytes: other links have their turn first
-    bool lost = false;       // why() tells
-    bool malformed = false;  // and it was lost for that
+    bool changed = false;    // the message thread should know
+    bool more = false;       // call again before waiting for bytes: other links get their turn first
+    bool lost = false;       // see why()
+    bool malformed = false;  // and lost for that reason
   };
-  // Takes in what came, a few frames at most.
+  // Processes what arrived, a few frames at most.
   Came advance(PairMirror& mirror, std::atomic<uint64_t>& moved);
-  // What still comes of the message under way is dropped. Not while advance() runs.
+  // Drops the rest of the current message. Must not be called while advance() runs.
   void drop() { reader_.drop(); }
 
   int fd() const { return reader_.fd(); }
@@ -33,7 +33,7 @@ class IncomingStream {
   Came malformed();
 
   FrameReader reader_;
-  PairMirror::Place place_;  // of the frame under way
+  PairMirror::Target target_;  // of the frame under way
   std::string why_;
 };
 

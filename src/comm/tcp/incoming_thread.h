@@ -1,7 +1,7 @@
-// The thread that accepts connections, hears them out, and takes in what peers tell on those that carry messages.
+// The thread that receives the hellos of new connections, and processes what peers send on those that carry messages.
 //
-// Connections for parts are handed on as soon as they proved where they belong (PartGroups). A connection that proves
-// nothing is closed and counted; nothing of it reaches any other part of the program.
+// Connections for parts are passed on to PartGroups as soon as they have proved where they belong. A connection that
+// proves nothing is closed and counted; none of its data reach any other part of the program.
 #pragma once
 
 #include <poll.h>
@@ -25,15 +25,15 @@ namespace keepstep::comm::tcp {
 
 class IncomingThread {
  public:
-  // `parts` takes over connections for parts. `lost` is called by the thread: a link of messages was. What is referred
-  // to must outlive it.
+  // `parts` takes over connections for parts. The thread calls `lost` when a message link was lost. All references must
+  // outlive this object.
   IncomingThread(const TcpConfig& config, MessageLinks& links, PartGroups& parts, std::function<void()> lost);
   ~IncomingThread();
 
   void start(Bell& messages, std::atomic<uint64_t>& moved);
-  // A connection whose peer has proved the key. From any thread.
+  // Takes over a connection whose peer has proved the key. Any thread.
   void hear(net::TlsStream connection);
-  // One that was turned away before. From any thread.
+  // Counts a connection that was turned away before that. Any thread.
   void refused(const Status& why);
   void add_counters(Transport::Counters& counters) const;
 
@@ -63,7 +63,7 @@ class IncomingThread {
   std::mutex mutex_;
   std::vector<net::TlsStream> proved_;
 
-  // The thread's own.
+  // Used by the thread only.
   std::vector<Newcomer> newcomers_;
   std::set<Rank> admitted_;  // for messages
   std::thread thread_;

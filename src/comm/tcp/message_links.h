@@ -1,8 +1,8 @@
-// The links of this rank to its peers that carry messages: for each peer the words of both pairs, and a stream each
+// The links of this rank to its peers that carry messages: for each peer, the words of both pairs and a stream each
 // way.
 //
-// Two threads serve them: the outgoing one tells peers what they do not know yet, the incoming one takes in what they
-// tell. Each direction has a core's worth of copying to do in the kernel, so one thread for both would be half as fast.
+// Two threads serve them: the outgoing one sends peers what they do not know yet, the incoming one processes what they
+// send. Each direction keeps one core busy with copying in the kernel, so one thread for both would be half as fast.
 #pragma once
 
 #include <atomic>
@@ -27,24 +27,24 @@ struct MessageLink {
       : mirror(peer, config.message_frame_bytes), outgoing{.stream = SendStream(config, std::move(tls), peer, 0)} {}
 
   PairMirror mirror;
-  // `in_use` is held while memory of messages may be touched, so that who cancels them can wait until it is not; which
-  // is all that another thread does to a stream: it takes that memory out of what is under way.
+  // `in_use` is held while message memory may be touched, so a thread that cancels messages can wait for that to end.
+  // Cancelling is all that another thread does to a stream: it removes that memory from what is under way.
   struct Outgoing {
     std::mutex in_use = {};
     SendStream stream;
     size_t leaving = 0;  // bytes of a message in the queue of `stream`
     bool leaving_ends_message = false;
-    bool ended = false;  // the mirror was: it was lost, and no interruption came
+    bool ended = false;  // the mirror was ended: the link was lost, and no interruption arrived
   } outgoing;
   struct Incoming {
     std::mutex in_use;
-    std::unique_ptr<IncomingStream> stream;  // none: the peer did not connect yet, or it was lost
+    std::unique_ptr<IncomingStream> stream;  // null: the peer has not connected yet, or the stream was lost
   } incoming;
 
-  // Either stream broke; the first reason counts. By any of the two threads.
+  // Called when either stream broke, by either of the two threads; only the first reason is kept.
   void lose(const std::string& why, int64_t now_ns);
-  int64_t lost_at_ns() const { return lost_at_ns_.load(std::memory_order_acquire); }  // 0: it is not
-  const std::string& why_lost() const { return why_lost_; }                           // once it is
+  int64_t lost_at_ns() const { return lost_at_ns_.load(std::memory_order_acquire); }  // 0: not lost
+  const std::string& why_lost() const { return why_lost_; }                           // once it is lost
 
  private:
   std::mutex losing_;
@@ -58,8 +58,8 @@ class MessageLinks {
   MessageLinks(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls)
       : config_(config), tls_(std::move(tls)) {}
 
-  // From any thread; what they give stays where it is.
-  MessageLink& at(Rank peer);  // made when first asked for
+  // Any thread; what they return has a stable address.
+  MessageLink& at(Rank peer);  // created on first use
   std::vector<MessageLink*> all();
   Transport::Pair pair(Rank from, Rank to);
 
@@ -83,7 +83,7 @@ class MessageLinks {
   const std::shared_ptr<const net::TlsContext> tls_;
   std::mutex mutex_;  // guards the maps, not what is in them
   std::map<Rank, MessageLink> links_;
-  std::map<std::pair<Rank, bool>, Bytes> bytes_;  // of the peer, outgoing
+  std::map<std::pair<Rank, bool>, Bytes> bytes_;  // key: the peer, and whether outgoing
 };
 
 }  // namespace keepstep::comm::tcp

@@ -1,4 +1,4 @@
-// The thread that tells peers what they do not know yet: the words of send and receive, and the bytes of messages.
+// The thread that sends peers what they do not know yet: the words of send and receive, and the bytes of messages.
 #pragma once
 
 #include <poll.h>
@@ -15,21 +15,21 @@ namespace keepstep::comm::tcp {
 
 class OutgoingThread {
  public:
-  // Both must outlive it.
+  // Both must outlive this object.
   OutgoingThread(const TcpConfig& config, MessageLinks& links) : config_(config), links_(links) {}
   ~OutgoingThread() { stop(); }
 
   void start(const std::atomic<uint32_t>& interrupted, Bell& messages, std::atomic<uint64_t>& moved);
-  // There is something to tell, or a link was lost. From any thread.
+  // There is something to send, or a link was lost. Any thread.
   void changed() { wake_up_.ring(); }
-  // Tells peers first what they do not know yet, unless interrupted or they do not listen.
+  // First sends peers what they do not know yet, unless interrupted or they do not listen.
   void stop();
 
  private:
   void loop();
   bool tell(MessageLink& link, int64_t now_ns);
   bool advance(MessageLink& link, int64_t now_ns);
-  bool may_end(const std::vector<MessageLink*>& links);  // nothing is left to tell, or nobody to tell it to
+  bool may_end(const std::vector<MessageLink*>& links);  // nothing is left to send, or nobody to send it to
   int64_t collect(const std::vector<MessageLink*>& links, std::vector<pollfd>& fds) const;
 
   const TcpConfig& config_;
@@ -39,7 +39,7 @@ class OutgoingThread {
   std::atomic<uint64_t>* moved_ = nullptr;
   WakeUp wake_up_;
   std::atomic<bool> stop_ = false;
-  int64_t stop_at_ns_ = 0;  // the thread's own
+  int64_t stop_at_ns_ = 0;  // used by the thread only
   std::thread thread_;
 };
 

@@ -52,11 +52,11 @@ std::optional<PairMirror::Telling> PairMirror::next() {
   return std::nullopt;
 }
 
-std::optional<PairMirror::Place> PairMirror::place(const Frame& frame) {
+std::optional<PairMirror::Target> PairMirror::target(const Frame& frame) {
   if (const auto piece = incoming_bytes_.take_exactly(frame.offset, frame.bytes); piece.has_value()) {
-    return Place{piece->bytes.data(), piece->ends_message};
+    return Target{piece->bytes.data(), piece->ends_message};
   }
-  return incoming_bytes_.cancelled() ? std::optional(Place{}) : std::nullopt;
+  return incoming_bytes_.cancelled() ? std::optional(Target{}) : std::nullopt;
 }
 
 bool PairMirror::apply_read(const Frame& frame) {

@@ -1,7 +1,7 @@
-// The links for parts of all groups of this rank, and to which of them a connection belongs.
+// The links for parts of all groups of this rank; assigns each connection to its group.
 //
-// A peer may connect before this rank has made the group. Such a connection waits here: a bounded number from each
-// peer, and nothing is read from it. Any thread may call anything.
+// A peer may connect before this rank has created the group. Such a connection waits here: a bounded number from each
+// peer, and nothing is read from them. Any thread may call anything.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ class PartGroups {
   // `config` must outlive it.
   PartGroups(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls)
       : shared_{.config = config, .tls = std::move(tls)} {}
-  // Before the first open().
+  // Call it before the first open().
   void start(const std::atomic<uint32_t>& interrupted, std::atomic<uint64_t>& moved);
 
-  // As Transport::open_parts. What it gives must end before this object.
+  // Like Transport::open_parts. Destroy the result before this object.
   std::unique_ptr<Parts> open(uint64_t context);
-  // Whether stream `stream` of `from` may be connected to this group: it is not yet, and there is room.
+  // Whether stream `stream` of `from` may connect to this group: it is not connected yet, and there is room.
   bool has_room(Rank from, uint64_t context, uint32_t stream) const;
-  // Takes over a connection that proved where it belongs. False: there is no room for it any more.
+  // Takes over a connection that proved where it belongs. False: there is no room for it anymore.
   bool adopt(Rank from, uint64_t context, uint32_t stream, FrameReader connection);
-  // All threads that sleep in a wait() look again.
+  // Makes all threads that sleep in a wait() check again.
   void wake();
   void add_counters(Transport::Counters& counters) const;
 
@@ -41,7 +41,7 @@ class PartGroups {
   struct Group {
     PartLinks* links = nullptr;                            // null: not opened here yet
     std::set<std::pair<Rank, uint32_t>> known;             // streams that are connected
-    std::vector<std::pair<Rank, FrameReader>> early = {};  // those that wait for open()
+    std::vector<std::pair<Rank, FrameReader>> early = {};  // connections that wait for open()
   };
   void close(uint64_t context);
   bool has_room_locked(Rank from, uint64_t context, uint32_t stream) const;
@@ -49,7 +49,7 @@ class PartGroups {
   PartsShared shared_;
   mutable std::mutex mutex_;
   std::map<uint64_t, Group> groups_;  // by context
-  std::map<Rank, size_t> early_;      // connections of each peer that wait
+  std::map<Rank, size_t> early_;      // number of waiting connections by peer
 };
 
 }  // namespace keepstep::comm::tcp

@@ -1,8 +1,8 @@
-// The streams for parts of one group between this rank and its peers, and waiting for them.
+// The streams for parts of one group between this rank and its peers, and waiting for parts.
 //
-// No thread of its own: the thread that carries out a collective drives the sockets while it waits, because on a
-// machine with few cores handing each frame over from a progress thread costs more than the frame. So one thread at a
-// time, but for adopt() and wake().
+// Has no thread of its own: the thread that carries out a collective drives the sockets while it waits, because on a
+// machine with few cores, passing each frame on from a progress thread costs more than the frame itself. So one thread
+// at a time, except for adopt() and wake().
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ struct PartsShared {
 
 class PartLinks : public Parts {
  public:
-  // `shared` must outlive it.
+  // `shared` must outlive this object.
   PartLinks(PartsShared& shared, uint64_t context);
 
   void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) override;
@@ -44,9 +44,9 @@ class PartLinks : public Parts {
   GivenUp given_up() const override { return given_up_.value_or(GivenUp{}); }
   std::string why_lost(Rank peer) const override;
 
-  // A connection that proved to be a stream from `from`. Any thread.
+  // Takes over a connection that proved to be a stream from `from`. Any thread.
   void adopt(Rank from, FrameReader connection);
-  // The thread that sleeps in wait() looks again. Any thread.
+  // Makes the thread that sleeps in wait() check again. Any thread.
   void wake() { wake_up_.ring(); }
 
  private:
@@ -82,8 +82,8 @@ class PartLinks : public Parts {
 
   std::map<Rank, Peer> peers_;
   std::optional<GivenUp> given_up_;
-  bool told_ = false;  // others that the group is given up
-  int tries_ = 0;      // before sleeping; grows while that helps
+  bool told_ = false;  // whether we told the others that the group is given up
+  int tries_ = 0;      // number of tries before sleeping; grows while that helps
   size_t next_stream_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// One direction of one stream between two ranks: frames going out, or frames of parts coming in. They never wait.
+// One direction of one stream between two ranks: outgoing frames, or incoming frames of parts. Never waits.
 //
-// A part is cut into frames that say where in the part they belong, so several streams may share one part. The
-// receiving end puts a frame's bytes where the posted receive wants them; while there is none for the next frame it
-// leaves the stream alone, so nothing unexpected is ever stored and the sender feels it. One thread only.
+// A part is cut into frames that contain their offset in the part, so several streams may share one part. The receiving
+// end puts a frame's bytes straight into the posted receive; while none is posted for the next frame it does not read
+// the stream, so nothing unexpected is ever stored and the sender gets backpressure. One thread only.
 #pragma once
 
 #include <deque>
@@ -22,7 +22,7 @@ namespace keepstep::comm::tcp {
 
 class SendStream {
  public:
-  // What is referred to must outlive it. `context`: of the group whose parts go over it.
+  // All references must outlive this object. `context`: of the group whose parts it carries.
   SendStream(const TcpConfig& config, std::shared_ptr<const net::TlsContext> tls, Rank to, uint32_t stream,
              uint64_t context = 0)
       : config_(config),
@@ -30,23 +30,23 @@ class SendStream {
         address_(config.addresses[to]),
         hello_{config.identity, config.self, to, stream, context, config.protection} {}
 
-  // `request` (may be null) has `frame.bytes` fewer left once these are with the system.
+  // `request` (may be null) has its `left` reduced by `frame.bytes` once these are with the system.
   void push(const Frame& frame, const std::byte* payload, PartRequest* request);
-  // Connects, sends, and finds out that what was sent goes nowhere. True when something changed.
+  // Connects, sends, and detects when sent data are not acknowledged. True if something changed.
   bool advance(int64_t now_ns);
-  // Forgets what has not begun; of frames that have, the payload is copied.
+  // Drops frames that have not begun; copies the payload of those that have.
   void cancel();
-  // Copies what is queued, so that nobody else's memory is read any more.
+  // Copies what is queued, so no one else's memory is read anymore.
   void copy_queued();
 
   int fd() const { return dial_ != nullptr ? dial_->fd() : out_ != nullptr ? out_->fd() : -1; }
   // What to poll for; 0: nothing.
   short events() const;
-  // When to advance again without an event; kNoDeadline: never.
+  // When to call advance() again without an event; kNoDeadline: never.
   int64_t next_try_ns() const;
   bool idle() const { return queue_.empty(); }
   bool connected() const { return out_ != nullptr; }
-  const std::string& lost() const { return lost_; }  // why it broke; empty while it did not
+  const std::string& lost() const { return lost_; }  // why it broke; empty if it did not
 
  private:
   bool connect(int64_t now_ns);
@@ -59,10 +59,10 @@ class SendStream {
   const SocketAddress& address_;
   const Hello hello_;
   std::unique_ptr<Dial> dial_;
-  int64_t unreached_since_ns_ = 0;  // no sign of the peer since then; 0: not so
+  int64_t unreached_since_ns_ = 0;  // no sign of the peer since then; 0: not counting
   int64_t reached_at_ns_ = 0;       // when the dial under way was accepted
-  bool silenced_ = false;           // nothing was acknowledged of an earlier dial, and nothing has answered since
-  int64_t looked_at_ns_ = 0;        // by connect(), the last time
+  bool silenced_ = false;           // an earlier dial got no acknowledgement, and nothing has answered since
+  int64_t looked_at_ns_ = 0;        // when connect() was last called
   int64_t retry_at_ns_ = 0;
   int64_t pause_ns_ = 0;
   int64_t silence_looked_for_ns_ = 0;
@@ -78,11 +78,11 @@ struct Posted {
   std::span<std::byte> buffer;
 };
 
-// What has been posted of one group for one peer.
+// The receives of one group posted for one peer.
 struct Inbox {
   uint64_t context = 0;  // of the group; frames of another one break the link
   std::vector<Posted> posted = {};
-  bool given_up = false;  // the group is over; what still comes for it is dropped
+  bool given_up = false;  // the group is over; data that still arrive for it are dropped
   uint64_t bytes_taken = 0;
   Posted* find(const PartKey& key);
 };
@@ -91,9 +91,9 @@ class ReceiveStream {
  public:
   explicit ReceiveStream(FrameReader reader) : reader_(std::move(reader)) {}
 
-  // Takes in what came. True when something changed. `told`: the first member that told that it ended the group.
+  // Processes what arrived. True if something changed. `told`: the first member that reported that it ended the group.
   bool advance(Inbox& inbox, std::optional<GivenUp>& told);
-  // Its posted receives are gone: what still comes of the frame under way is dropped.
+  // Its posted receives are gone: drops the rest of the current frame.
   void cancel();
 
   int fd() const { return reader_.fd(); }

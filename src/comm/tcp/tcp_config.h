@@ -1,4 +1,4 @@
-// What a TCP transport needs to know.
+// The configuration of a TCP transport.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace keepstep::comm {
 
-// How what goes from one node to another is protected. Both need the generation's key.
+// How traffic between nodes is protected. Both need the generation's key.
 enum class Protection : uint8_t {
   kTls = 0,  // encrypted
-  kMac = 1,  // readable, but nobody else can change it: for a network of the cluster's own
+  kMac = 1,  // readable, but nobody else can change it: for a private cluster network
 };
 
 inline constexpr uint32_t kStreams = 2;
@@ -27,17 +27,16 @@ struct TcpConfig {
   std::vector<SocketAddress> addresses;  // by rank: where it listens
   net::SharedKey key;                    // SharedKey::data of this generation
   Protection protection = Protection::kTls;
-  uint32_t streams = kStreams;      // for parts, per ordered pair of ranks; 1 to tcp::kMaxStreams
-  size_t stripe_bytes = 256 << 10;  // parts above this are cut and go over all streams; at most 1 MiB
-  size_t socket_buffer_bytes =
-      kSocketBufferBytes;                  // of the kernel, each way; 0, or not allowed: as the system tunes it
-  size_t message_frame_bytes = 256 << 10;  // messages are cut into such frames; at most 1 MiB
-  int64_t patience_ns = 2'000'000'000;     // from a broken link to an error, for the interruption to come
-  int64_t connect_ns = 15'000'000'000;     // without any connection to a peer this is an error: the link is broken
-  int64_t silent_ns = 10'000'000'000;      // without an acknowledgement of what was sent the link is broken
-  int64_t handshake_ns = 5'000'000'000;    // for a stranger to prove the key, and then to introduce itself
-  size_t most_strangers = 128;             // connections that have not proved the key yet
-  size_t most_strangers_per_source = 64;   // of one IP address; more than the ranks of a node dial at once
+  uint32_t streams = kStreams;                      // for parts, per ordered pair of ranks; 1 to tcp::kMaxStreams
+  size_t stripe_bytes = 256 << 10;                  // larger parts are cut and use all streams; at most 1 MiB
+  size_t socket_buffer_bytes = kSocketBufferBytes;  // of the kernel, each way; 0, or not allowed: the system tunes it
+  size_t message_frame_bytes = 256 << 10;           // messages are cut into frames of this size; at most 1 MiB
+  int64_t patience_ns = 2'000'000'000;   // from a broken link to an error, so the interruption can arrive first
+  int64_t connect_ns = 15'000'000'000;   // time without a connection to a peer until the link is considered broken
+  int64_t silent_ns = 10'000'000'000;    // time without an acknowledgement until the link is considered broken
+  int64_t handshake_ns = 5'000'000'000;  // for a stranger to prove the key, and again to introduce itself
+  size_t max_strangers = 128;            // connections that have not proved the key yet
+  size_t max_strangers_per_source = 64;  // per IP address; more than the ranks of a node dial at once
 };
 
 }  // namespace keepstep::comm

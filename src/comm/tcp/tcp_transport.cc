@@ -95,8 +95,8 @@ class TcpTransport final : public Transport {
   void listen() {
     const net::ListenerOptions options{
         .handshake_limit = std::chrono::milliseconds(config_.handshake_ns / 1'000'000),
-        .max_strangers = config_.most_strangers,
-        .max_strangers_per_source = config_.most_strangers_per_source,
+        .max_strangers = config_.max_strangers,
+        .max_strangers_per_source = config_.max_strangers_per_source,
         .socket_buffer_bytes = config_.socket_buffer_bytes,
     };
     StatusOr<std::unique_ptr<net::Listener>> listener = net::Listener::start(
@@ -121,8 +121,8 @@ class TcpTransport final : public Transport {
 
 }  // namespace
 
-MostSockets most_sockets(uint64_t peers_elsewhere, uint32_t streams, size_t socket_buffer_bytes) {
-  return {peers_elsewhere * 2 * (1 + streams), most_socket_memory(grantable_socket_buffer(socket_buffer_bytes))};
+MaxSockets max_sockets(uint64_t peers_elsewhere, uint32_t streams, size_t socket_buffer_bytes) {
+  return {peers_elsewhere * 2 * (1 + streams), max_socket_memory(grantable_socket_buffer(socket_buffer_bytes))};
 }
 
 std::unique_ptr<Transport> make_tcp_transport(TcpConfig config, Fd listener) {

@@ -21,19 +21,19 @@ class WakeUp {
     KEEPSTEP_CHECK(fd_.valid(), "no descriptor for an eventfd; raise the limit on open files with `ulimit -n`");
   }
 
-  // From any thread, after what there is to see was stored.
+  // Any thread; call it after storing what the sleeper is to see.
   void ring() {
     if (!rung_.exchange(true, std::memory_order_seq_cst)) {
       (void)eventfd_write(fd_.get(), 1);
     }
   }
 
-  // By the thread itself.
+  // Called by the sleeping thread.
   int fd() const { return fd_.get(); }
-  // Before it looks for what there is to do: whoever rings from now on wakes it again.
+  // Called before it looks for work: a ring after this wakes it again.
   void begin_round() { rung_.store(false, std::memory_order_seq_cst); }
-  // Until one of `fds` is ready, of which ours is the first, or monotonic time is `until_ns`, less than a second from
-  // now.
+  // Sleeps until one of `fds` is ready (ours must be the first), or until monotonic time `until_ns`, less than a second
+  // from now.
   void sleep(std::vector<pollfd>& fds, int64_t until_ns) {
     const timespec timeout{0, static_cast<long>(std::max<int64_t>(0, until_ns - monotonic_ns()))};
     ppoll(fds.data(), fds.size(), &timeout, nullptr);

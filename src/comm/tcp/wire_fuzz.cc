@@ -62,12 +62,12 @@ void fuzz_pairs(Bytes bytes) {
     }
     if (frame->kind == FrameKind::kBytes) {
       mirror.incoming_bytes().add(std::span(memory).first(std::min<size_t>(frame->bytes, memory.size())));
-      const auto place = mirror.place(*frame);
-      if (!place.has_value()) {
+      const auto target = mirror.target(*frame);
+      if (!target.has_value()) {
         return;
       }
       const size_t n = std::min<size_t>(frame->bytes, bytes.size());
-      std::memcpy(place->to, bytes.data(), n);
+      std::memcpy(target->to, bytes.data(), n);
       bytes = bytes.subspan(n);
     }
     if (!mirror.apply(*frame)) {

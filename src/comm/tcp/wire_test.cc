@@ -114,10 +114,10 @@ TEST(Wire, random_bytes_are_never_taken_for_a_frame_with_a_wrong_size) {
 void deliver(PairMirror& from, PairMirror& to) {
   while (const auto telling = from.next()) {
     if (telling->frame.kind == FrameKind::kBytes) {
-      const auto place = to.place(telling->frame);
-      ASSERT_TRUE(place.has_value());
-      ASSERT_EQ(place->ends_message, telling->ends_message);
-      std::memcpy(place->to, telling->payload, telling->frame.bytes);
+      const auto target = to.target(telling->frame);
+      ASSERT_TRUE(target.has_value());
+      ASSERT_EQ(target->ends_message, telling->ends_message);
+      std::memcpy(target->to, telling->payload, telling->frame.bytes);
     }
     ASSERT_TRUE(to.apply(telling->frame));
   }
@@ -178,14 +178,14 @@ TEST(PairMirror, what_comes_of_cancelled_messages_is_dropped) {
   there.incoming_bytes().add(got);
   const auto first = here.next();
   ASSERT_TRUE(first.has_value());
-  ASSERT_NE(there.place(first->frame)->to, nullptr);
+  ASSERT_NE(there.target(first->frame)->to, nullptr);
   there.incoming_bytes().cancel();
   ASSERT_TRUE(there.apply(first->frame));
   const auto second = here.next();
   ASSERT_TRUE(second.has_value());
-  const auto place = there.place(second->frame);
-  ASSERT_TRUE(place.has_value());
-  EXPECT_EQ(place->to, nullptr);
+  const auto target = there.target(second->frame);
+  ASSERT_TRUE(target.has_value());
+  EXPECT_EQ(target->to, nullptr);
   here.outgoing_bytes().cancel();
   EXPECT_FALSE(here.next().has_value());
   here.outgoing_bytes().add(sent);
@@ -194,11 +194,11 @@ TEST(PairMirror, what_comes_of_cancelled_messages_is_dropped) {
 
 TEST(PairMirror, what_no_honest_end_sends_is_refused) {
   PairMirror mirror(1, 1000);
-  EXPECT_FALSE(mirror.place({.kind = FrameKind::kBytes, .bytes = 1}).has_value()) << "nothing was granted";
+  EXPECT_FALSE(mirror.target({.kind = FrameKind::kBytes, .bytes = 1}).has_value()) << "nothing was granted";
   std::vector<std::byte> memory(1000);
   mirror.incoming_bytes().add(memory);
-  EXPECT_FALSE(mirror.place({.kind = FrameKind::kBytes, .bytes = 1001}).has_value()) << "more than was granted";
-  EXPECT_FALSE(mirror.place({.kind = FrameKind::kBytes, .bytes = 1, .offset = 5}).has_value()) << "a gap";
+  EXPECT_FALSE(mirror.target({.kind = FrameKind::kBytes, .bytes = 1001}).has_value()) << "more than was granted";
+  EXPECT_FALSE(mirror.target({.kind = FrameKind::kBytes, .bytes = 1, .offset = 5}).has_value()) << "a gap";
   EXPECT_FALSE(mirror.apply({.kind = FrameKind::kOffer, .operation = 1})) << "an offer left out";
   EXPECT_FALSE(mirror.apply({.kind = FrameKind::kGrant, .operation = 3})) << "a grant left out";
   EXPECT_FALSE(mirror.apply({.kind = FrameKind::kRead, .operation = 1})) << "it read what was never offered";

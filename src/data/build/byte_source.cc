@@ -41,7 +41,7 @@ class PlainSource : public ByteSource {
   uint64_t position_;
 };
 
-// What gzip and Zstandard share: compressed bytes from the file, a buffer at a time.
+// What gzip and Zstandard share: compressed bytes from the file, one buffer at a time.
 class CompressedSource : public ByteSource {
  public:
   CompressedSource(std::string path, std::unique_ptr<ByteSource> file)
@@ -99,7 +99,7 @@ class GzipSource : public CompressedSource {
       if (!more) {
         return between_members_ ? StatusOr<size_t>(size_t{0}) : truncated("gzip");
       }
-      if (between_members_ && (any_member_ && input_[next_] == 0)) {  // padding, which gzip(1) passes over as well
+      if (between_members_ && (any_member_ && input_[next_] == 0)) {  // padding, which gzip(1) skips as well
         ++next_;
         continue;
       }
@@ -130,7 +130,7 @@ class ZstdSource : public CompressedSource {
   using CompressedSource::CompressedSource;
   ~ZstdSource() override { ZSTD_freeDCtx(context_); }
 
-  // A frame may ask for a window of 128 MiB (ZSTD_WINDOWLOG_LIMIT_DEFAULT): more is refused, not allocated.
+  // A frame may ask for a window of up to 128 MiB (ZSTD_WINDOWLOG_LIMIT_DEFAULT): more is refused, not allocated.
   Status start() {
     context_ = ZSTD_createDCtx();
     return context_ != nullptr ? absl::OkStatus() : absl::ResourceExhaustedError("no memory for zstd");

@@ -20,7 +20,7 @@ uint64_t lines_in(std::string_view text) { return static_cast<uint64_t>(std::cou
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
-// Lines of a plain file before byte `end`: only who reports an error in the middle of it needs to know.
+// Lines of a plain file before byte `end`: needed only to report an error in the middle of it.
 uint64_t lines_before(const std::string& path, uint64_t end) {
   const auto file = ByteSource::open(path, Compression::kNone, 0);
   std::vector<char> block(size_t{1} << 20);
@@ -36,8 +36,8 @@ uint64_t lines_before(const std::string& path, uint64_t end) {
   return lines;
 }
 
-// Of a range also the byte before it is read: a line that begins with the range follows a line end, and one that does
-// not belongs to the range before.
+// For a range, the byte before it is read as well: a line that begins with the range follows a line end, and any other
+// line belongs to the range before.
 uint64_t first_byte(const Piece& piece) { return piece.range && piece.range->begin > 0 ? piece.range->begin - 1 : 0; }
 
 template <typename Value, size_t kCount>
@@ -79,8 +79,8 @@ struct DocumentReader::Parts {
   JsonSplitter splitter;
   uint64_t offset = 0;    // of the buffer's first byte in the decompressed file
   uint64_t line = 1;      // of that byte, in this piece
-  uint64_t searched = 0;  // bytes of the window that have no end of line
-  size_t used = 0;        // of the window: the document returned last
+  uint64_t searched = 0;  // bytes of the window known to hold no end of line
+  size_t used = 0;        // of the window, by the document returned last
   bool file_ended = false;
   bool text_returned = false;
 
@@ -97,7 +97,7 @@ struct DocumentReader::Parts {
     return absl::OkStatus();
   }
 
-  // Where the document at `at` of the window is, for a person.
+  // Describes where in the file the document at `at` of the window is.
   std::string place(size_t at) const {
     const uint64_t before = first_byte(piece) > 0 ? lines_before(piece.path, first_byte(piece)) : 0;
     return absl::StrFormat("'%s' line %d", piece.path, before + line + lines_in(buffer.view().substr(0, at)));
@@ -108,7 +108,7 @@ struct DocumentReader::Parts {
   }
 
   Status no_utf8(size_t at, std::string_view text) const {
-    // Its first line that is none; a line end is never inside a character.
+    // The first line with invalid UTF-8; a line end is never inside a character.
     for (size_t begin = 0; begin <= text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       if (!is_utf8(text.substr(begin, end - begin))) {
@@ -119,7 +119,7 @@ struct DocumentReader::Parts {
     return wrong(at, "no valid UTF-8");
   }
 
-  // The line that begins at the window, without its end; nothing at the end of the piece.
+  // The line at the beginning of the window, without its end; std::nullopt at the end of the piece.
   StatusOr<std::optional<std::string_view>> take_line() {
     drop_used();
     if (piece.range && offset >= piece.range->end) {
@@ -300,7 +300,7 @@ StatusOr<std::optional<std::string_view>> DocumentReader::next() {
     auto found = read();
     if (!found.ok()) {
       const absl::StatusCode code = found.status().code();
-      // A document that is too large has no end that was seen; damaged data have no rest.
+      // The end of a document that is too large was never seen; after damaged data nothing can be read.
       const bool rest_is_lost = code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kOutOfRange;
       if (!skip_ || (code != absl::StatusCode::kInvalidArgument && !rest_is_lost)) {
         return found.status();

@@ -45,7 +45,7 @@ JsonSplitter::Found JsonSplitter::next(std::string_view window) {
   }
   for (size_t at = begin + seen_; at < window.size(); ++at) {
     const char c = window[at];
-    bool ended = false;  // with this byte
+    bool ended = false;  // by this byte
     if (in_string_) {
       ended = !escaped_ && c == '"' && depth_ == 0;
       in_string_ = escaped_ || c != '"';
@@ -55,7 +55,7 @@ JsonSplitter::Found JsonSplitter::next(std::string_view window) {
     } else if (c == '{' || c == '[') {
       ++depth_;
     } else if (c == '}' || c == ']') {
-      if (depth_ == 0) {  // of the array around a number or word
+      if (depth_ == 0) {  // closes the array around a number or word
         open_ = false;
         return {Found::kValue, begin, at};
       }

@@ -1,5 +1,5 @@
-// Any bytes as a JSON file, in two pieces or more: the values found must not depend on where it was cut, and must lie
-// in order. The first byte says how long the pieces are.
+// Arbitrary bytes as a JSON file, in two pieces or more: the values found must not depend on where it was cut, and must
+// be in order. The first byte determines the length of the pieces.
 #include <algorithm>
 #include <cstdint>
 #include <string>

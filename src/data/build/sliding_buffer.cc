@@ -7,7 +7,7 @@
 namespace keepstep::data {
 
 SlidingBuffer::SlidingBuffer(std::unique_ptr<ByteSource> source, std::string path, size_t most)
-    : source_(std::move(source)), path_(std::move(path)), most_(most), buffer_(kFirstBytes + kPadding) {}
+    : source_(std::move(source)), path_(std::move(path)), max_(most), buffer_(kFirstBytes + kPadding) {}
 
 StatusOr<bool> SlidingBuffer::more() {
   if (begin_ > 0) {
@@ -16,11 +16,11 @@ StatusOr<bool> SlidingBuffer::more() {
     begin_ = 0;
   }
   if (end_ + kPadding == buffer_.size()) {
-    if (end_ >= most_) {
+    if (end_ >= max_) {
       return absl::OutOfRangeError(
-          absl::StrFormat("'%s': a document of more than %d MiB; split it", path_, most_ >> 20));
+          absl::StrFormat("'%s': a document of more than %d MiB; split it", path_, max_ >> 20));
     }
-    buffer_.resize(std::min(2 * end_, most_) + kPadding);
+    buffer_.resize(std::min(2 * end_, max_) + kPadding);
   }
   KEEPSTEP_ASSIGN_OR_RETURN(const size_t got, source_->read(buffer_.data() + end_, buffer_.size() - kPadding - end_));
   end_ += got;

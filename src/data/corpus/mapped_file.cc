@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ; not in every C library's headers
 
-// What the handler reads: atomics only. A slot with `end` 0 is free.
+// What the handler reads: only atomics. A slot with `end` 0 is free.
 struct Slot {
   std::atomic<uintptr_t> begin;
   std::atomic<uintptr_t> end;
@@ -28,12 +28,12 @@ struct Slot {
 Slot slots[MappedFile::kMaxMappings];
 static_assert(std::atomic<uintptr_t>::is_always_lock_free);
 
-std::mutex mutex;         // guards what follows, and who takes or frees a slot
-struct sigaction before;  // this and page_mask are written before the handler is there
+std::mutex mutex;         // guards what follows, and taking or freeing a slot
+struct sigaction before;  // this and page_mask are written before the handler is installed
 uintptr_t page_mask;
 std::atomic<bool> passing_on{false};
 
-// Async-signal-safe: atomics, mmap and sigaction only.
+// Async-signal-safe: uses only atomics, mmap and sigaction.
 void on_bus_error(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   for (Slot& slot : slots) {
@@ -50,7 +50,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
       break;
     }
   }
-  const bool again = passing_on.exchange(true);  // by one that passes on to us, and was there before us, too
+  const bool again = passing_on.exchange(true);  // an older handler may pass the signal back to us
   if (!again && (before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
     before.sa_sigaction(signal, info, context);
     passing_on = false;
@@ -58,13 +58,13 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     before.sa_handler(signal);
     passing_on = false;
   } else {
-    struct sigaction end = {};  // what a SIGBUS does: the instruction is tried again, and ends the process
+    struct sigaction end = {};  // the default action: the instruction runs again and ends the process
     end.sa_handler = SIG_DFL;
     sigaction(SIGBUS, &end, nullptr);
   }
 }
 
-// Again, where somebody has put another handler in its place since the last mapping.
+// Installs it again if somebody has replaced the handler since the last mapping.
 Status install() {
   page_mask = ~(static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
   struct sigaction now = {};
@@ -155,7 +155,7 @@ void MappedFile::close() {
   }
   if (slot_ >= 0) {
     std::lock_guard lock(mutex);
-    slots[slot_].end.store(0);  // before the address may be somebody else's
+    slots[slot_].end.store(0);  // before somebody else can get the address
   }
   munmap(const_cast<std::byte*>(data_), size_);
   data_ = nullptr;

@@ -1,13 +1,13 @@
-// A file that is mapped for reading and can be taken away under us without a crash.
+// A file mapped for reading. If it disappears under us, nothing crashes.
 //
 // All processes of a node that map a file share one copy of it, the kernel's page cache. The price: a page that cannot
-// be had (somebody truncated the file, the disk or the network file system failed) is not an error of a call but a
-// SIGBUS in whoever touches it. A handler, installed with the first mapping, puts a page of zeros there, marks the file
-// lost and lets the reader go on; who reads asks `lost` afterwards, before it uses what it read. Signals that are no
-// mapping's go to the handler that was there before (faulthandler's, say).
+// be read (somebody truncated the file, the disk or the network file system failed) is not an error of a call but a
+// SIGBUS in the process that touches it. A handler, installed with the first mapping, puts a page of zeros there, marks
+// the file lost and lets the reader go on; the reader calls `lost` before it uses what it read. A SIGBUS outside all
+// mappings goes to the previous handler (faulthandler's, for example).
 //
-// Limits: 1,024 mappings a process. A handler that somebody installs later counts until the next mapping. Any thread
-// may read and ask; open and close are serialized by a lock of their own.
+// Limits: 1,024 mappings per process. A handler that somebody installs later is in effect until the next mapping. Any
+// thread may read and query; open and close are serialized by an internal lock.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ class MappedFile {
  public:
   static constexpr size_t kMaxMappings = 1024;
 
-  // NOT_FOUND and other errors of the system name the path; INVALID_ARGUMENT: no regular file; RESOURCE_EXHAUSTED: too
-  // many mappings. An empty file is mapped to no bytes.
+  // NOT_FOUND and other system errors name the path; INVALID_ARGUMENT: not a regular file; RESOURCE_EXHAUSTED: too many
+  // mappings. An empty file maps to no bytes.
   static StatusOr<MappedFile> open(const std::string& path);
 
   MappedFile() = default;
@@ -35,15 +35,17 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
-  // Whether a page could not be had so far: then zeros were read in its place.
+  // Whether some page could not be read so far: zeros were read in its place.
   bool lost() const;
-  // OK, or DATA_LOSS that names the file and what may have happened to it.
+  // OK, or DATA_LOSS naming the file and what may have happened to it.
   Status check() const;
 
-  // Tells the kernel that [begin, begin + bytes) will be read soon (MADV_WILLNEED); it reads them in the background.
+  // Tells the kernel that [begin, begin + bytes) will be read soon (MADV_WILLNEED); it reads the range in the
+  // background.
   void will_need(uint64_t begin, uint64_t bytes) const;
-  // Reads them and maps their pages into this process, so that no later access waits or faults (MADV_POPULATE_READ).
-  // Returns when they are there, or cannot be had: who reads them finds out. False: this kernel (before 5.14) cannot.
+  // Reads the range and maps its pages into this process, so that no later access waits or faults (MADV_POPULATE_READ).
+  // Returns when the pages are there or cannot be read; in the latter case the reader finds out. False: this kernel
+  // (before 5.14) cannot do it.
   bool populate(uint64_t begin, uint64_t bytes) const;
 
  private:

@@ -77,7 +77,7 @@ StatusOr<PackHeader> PackHeader::parse(std::span<const std::byte> file, const st
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' has version %d; this keepstep reads %d. Delete it: it is made anew", name, raw.version, kVersion));
   }
-  const uint64_t room = file.size() - sizeof(raw);  // bounds both numbers before anything is computed with them
+  const uint64_t room = file.size() - sizeof(raw);  // bounds both numbers before they are used in arithmetic
   if (raw.checksum != checksum_of(raw) || raw.rows >= room / 8 || raw.pieces > room / 12 ||
       8 * (raw.rows + 1) + 12 * raw.pieces != room || raw.capacity < 2 || raw.capacity > kMaxPackCapacity) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -118,7 +118,7 @@ Status write_pack_file(const std::string& path, uint64_t key, uint64_t capacity,
   raw.checksum = checksum_of(raw);
   std::string partial;  // its name, if it needs one
   Fd fd(::open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644));
-  if (!fd.valid()) {  // not every file system can
+  if (!fd.valid()) {  // not every file system can do this
     partial = absl::StrFormat("%s.partial-%016x", path, random_number());
     fd.reset(::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   }
@@ -154,7 +154,7 @@ StatusOr<PackFile> PackFile::open(const std::string& path, uint64_t key) {
 
 Status PackFile::row(uint64_t row, uint64_t tokens, std::vector<PackPiece>& pieces) const {
   Status read = read_row(file_.bytes(), path(), header_, tokens, row, pieces);
-  KEEPSTEP_RETURN_IF_ERROR(file_.check());  // says more of a file that was truncated
+  KEEPSTEP_RETURN_IF_ERROR(file_.check());  // has the better message for a truncated file
   return read;
 }
 

@@ -1,4 +1,4 @@
-// A PackPlan on disk, mapped: row number to pieces without anything that grows with the corpus.
+// A PackPlan on disk, mapped: finds the pieces of a row without using memory that grows with the corpus.
 //
 // Byte-exact, little endian:
 //   8 bytes  "KSPACK" and two zeros       8 bytes  version, 1
@@ -10,8 +10,8 @@
 //   (R + 1) x uint64  where each row begins in the pieces, and P
 //   P x uint64        first token of each piece in the stream
 //   P x uint32        its tokens
-// Header and size are checked when it is opened, a row when it is read: no number in it can lead out of the file, and a
-// row that is not one is DATA_LOSS. Any thread may read.
+// Header and size are checked when the file is opened, a row when it is read: no number in it can point outside the
+// file, and a malformed row is DATA_LOSS. Any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -35,23 +35,22 @@ struct PackHeader {
   uint64_t skipped = 0;
 
   static constexpr size_t kBytes = 80;
-  // `name`: the file, for messages. INVALID_ARGUMENT: this is no such file, not whole, or of another version.
+  // `name`: the file, for messages. INVALID_ARGUMENT: not such a file, incomplete, or of another version.
   static StatusOr<PackHeader> parse(std::span<const std::byte> file, const std::string& name);
 };
 
-// The pieces of row `row` < header.rows of a file that `parse` accepted; `tokens`: of the stream, which no piece
-// leaves.
+// The pieces of row `row` < header.rows of a file that `parse` accepted; `tokens`: the length of the stream, which no
+// piece exceeds.
 Status read_row(std::span<const std::byte> file, const std::string& name, const PackHeader& header, uint64_t tokens,
                 uint64_t row, std::vector<PackPiece>& pieces);
 
-// Writes it so that `path` is whole or not there; one that is there already stays (the same key has the same bytes). A
-// killed writer leaves nothing where the file system has O_TMPFILE, else a file PATH.partial-*.
+// Writes the file so that `path` is complete or does not exist; an existing one stays (the same key has the same
+// bytes). A killed writer leaves nothing where the file system has O_TMPFILE, otherwise a file PATH.partial-*.
 Status write_pack_file(const std::string& path, uint64_t key, uint64_t capacity, const PackPlan& plan);
 
 class PackFile {
  public:
-  // NOT_FOUND: there is none. INVALID_ARGUMENT: it is no such file, damaged, or was made from something else than
-  // `key`.
+  // NOT_FOUND: there is none. INVALID_ARGUMENT: not such a file, damaged, or made from something other than `key`.
   static StatusOr<PackFile> open(const std::string& path, uint64_t key);
 
   const PackHeader& header() const { return header_; }

@@ -1,7 +1,7 @@
-// libFuzzer: a plan of packing of any bytes is refused, or its rows lead nowhere outside of the stream. Built with
+// libFuzzer: a packing plan of arbitrary bytes is refused, or its rows do not point outside the stream. Built with
 // -DKEEPSTEP_FUZZ=ON.
 //
-// The first byte says how many tokens the stream has.
+// The first byte determines how many tokens the stream has.
 
 #include <cstddef>
 #include <cstring>

@@ -10,7 +10,7 @@ namespace keepstep::data {
 namespace {
 
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
-constexpr uint64_t kLeast = 2;  // tokens that are worth a piece: one to read, one to predict
+constexpr uint64_t kLeast = 2;  // the shortest piece worth having: one token to read, one to predict
 
 std::vector<PackPiece> pieces_of(std::span<const Range> documents, uint64_t capacity, TooLong too_long,
                                  PackPlan& plan) {
@@ -35,7 +35,7 @@ std::vector<PackPiece> pieces_of(std::span<const Range> documents, uint64_t capa
   return pieces;
 }
 
-// The numbers of the pieces from the longest to the shortest; of two alike the first.
+// The numbers of the pieces from the longest to the shortest; ties in their order.
 std::vector<uint64_t> longest_first(const std::vector<PackPiece>& pieces, uint64_t capacity) {
   std::vector<uint64_t> ends(capacity + 2);
   for (const PackPiece& piece : pieces) {
@@ -66,7 +66,7 @@ class Open {
     rows_[room].push_back(row);
   }
 
-  // The row with the least room that is enough, and its room; kNone if there is none. It is taken out.
+  // Removes the row with the least sufficient room; returns it and its room, or kNone if there is none.
   std::pair<uint32_t, uint64_t> take(uint64_t needed) {
     const auto least = rooms_.lower_bound(needed);
     if (least == rooms_.end()) {
@@ -83,7 +83,7 @@ class Open {
 
  private:
   std::vector<std::vector<uint32_t>> rows_;
-  std::set<uint64_t> rooms_;  // that have rows
+  std::set<uint64_t> rooms_;  // the sizes of room for which there are rows
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ std::vector<std::vector<uint32_t>> rows_of(const PackPlan& plan) {
 }
 
 TEST(PackPlan, puts_each_document_where_the_least_room_is_left) {
-  // 7 and 6 begin rows; 4 fits best beside 6 (3 is left there too small), 3 beside 7.
+  // 7 and 6 begin rows; 4 fits best next to 6 (the room of 3 next to 7 is too small), 3 next to 7.
   EXPECT_THAT(rows_of(plan({3, 6, 4, 7}, 10)), ElementsAre(ElementsAre(3, 7), ElementsAre(6, 4)));
   EXPECT_THAT(rows_of(plan({5, 5, 5}, 10)), ElementsAre(ElementsAre(5, 5), ElementsAre(5)));
 }
@@ -59,7 +59,7 @@ TEST(PackPlan, leaves_out_what_has_nothing_to_predict) {
   EXPECT_EQ(plan({}, 8).rows(), 0);
 }
 
-// The plain way: each document, longest first, looks at all rows.
+// The straightforward way: each document, longest first, is compared with all rows.
 std::vector<uint64_t> rooms_of_the_plain_way(std::vector<uint64_t> lengths, uint64_t capacity) {
   std::sort(lengths.rbegin(), lengths.rend());
   std::vector<uint64_t> rooms;

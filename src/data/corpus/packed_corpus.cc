@@ -13,9 +13,9 @@
 namespace keepstep::data {
 namespace {
 
-// What the rows depend on. Its bytes are hashed: no padding between the members.
+// Everything the rows depend on. Its bytes are hashed: no padding between the members.
 struct Made {
-  uint64_t version = 1;  // of plan_packing: another one gives other rows
+  uint64_t version = 1;  // of plan_packing: another version produces other rows
   uint64_t index = 0;
   uint64_t capacity = 0;
   uint64_t too_long = 0;
@@ -39,8 +39,8 @@ StatusOr<PackPlan> plan_of(const TokenIndex& index, uint64_t capacity, TooLong t
   return plan_packing(ranges, capacity, too_long);
 }
 
-// One process of a node makes the plan, the others wait for it. Where files cannot be locked each makes its own: the
-// bytes are the same, and the first one's stays.
+// One process of a node makes the plan while the others wait. Where files cannot be locked each makes its own: the
+// bytes are the same, and the first file stays.
 StatusOr<PackFile> open_or_make(const TokenCorpus& corpus, uint64_t capacity, TooLong too_long, Range documents,
                                 const std::string& path, uint64_t key) {
   StatusOr<PackFile> found = PackFile::open(path, key);
@@ -49,7 +49,7 @@ StatusOr<PackFile> open_or_make(const TokenCorpus& corpus, uint64_t capacity, To
   }
   const Fd locked(::open((corpus.prefix() + ".idx").c_str(), O_RDONLY | O_CLOEXEC));
   if (locked.valid()) {
-    (void)flock(locked.get(), LOCK_EX);  // until it is closed
+    (void)flock(locked.get(), LOCK_EX);  // held until it is closed
     found = PackFile::open(path, key);
     if (!absl::IsNotFound(found.status())) {
       return found;
@@ -126,12 +126,12 @@ Status PackedCorpus::read(uint64_t row, int64_t padding, const Row& out) const {
       if (loss_.has_value()) {
         KEEPSTEP_RETURN_IF_ERROR(loss_->copy(piece.begin, piece.count, reinterpret_cast<std::byte*>(out.trained + at)));
         for (uint32_t i = 0; i < piece.count; ++i) {
-          out.trained[at + i] = out.trained[at + i] != 0 ? 1 : 0;  // they become booleans
+          out.trained[at + i] = out.trained[at + i] != 0 ? 1 : 0;  // normalized to booleans
         }
       } else {
         std::fill_n(out.trained + at, piece.count, uint8_t{1});
       }
-      out.trained[at] = 0;  // nothing comes before it that it could be predicted from
+      out.trained[at] = 0;  // no token precedes it to predict it from
     }
     at += piece.count;
   }

@@ -1,12 +1,12 @@
 // A corpus whose documents are packed into rows of fixed length (pack_plan.h), with what a model needs to keep them
-// apart and to know what it is trained on.
+// apart and to know which tokens to train on.
 //
-// The plan is made once, by whoever needs it first on a node while the others wait, and kept in a file beside the
-// corpus, PREFIX.pack-CAPACITY-KEY (pack_file.h). KEY says what it was made from (the index's bytes, the documents, the
-// rule), so another corpus or rule has another file. All processes map it.
+// The first process on a node that needs the plan makes it while the others wait. It is stored in a file next to the
+// corpus, PREFIX.pack-CAPACITY-KEY (pack_file.h). KEY depends on what it was made from (the index's bytes, the
+// documents, the rule), so another corpus or rule has another file. All processes map it.
 //
-// What is trained on: where PREFIX.loss.idx is there, the corpus PREFIX.loss has the same sequences and documents and
-// for each token 0 (it is only read) or 1 (it is also predicted). Without it all tokens are.
+// The tokens to train on: if PREFIX.loss.idx exists, the corpus PREFIX.loss has the same sequences and documents, and
+// for each token 0 (only read) or 1 (also predicted). Without it, all tokens are trained on.
 //
 // Any thread may read.
 #pragma once
@@ -25,22 +25,22 @@ namespace keepstep::data {
 
 class PackedCorpus {
  public:
-  // `documents`: numbers of those to pack. `plan_folder`: where the plan is kept; empty: beside the corpus.
-  // Errors of files name them; INVALID_ARGUMENT: PREFIX.loss is no corpus of the same shape.
+  // `documents`: the numbers of those to pack. `plan_folder`: where the plan is stored; empty: next to the corpus. File
+  // errors name the file; INVALID_ARGUMENT: PREFIX.loss is not a corpus of the same shape.
   static StatusOr<PackedCorpus> open(const std::string& prefix, uint64_t capacity, TooLong too_long, Range documents,
                                      const std::string& plan_folder);
 
-  // Where a row's numbers go, `capacity` of each. Null: not wanted.
+  // Where to write a row, `capacity` numbers each. Null: not wanted.
   struct Row {
     int64_t* tokens = nullptr;     // behind the last document: `padding`
     int64_t* documents = nullptr;  // 0, 1, ... in the row; padding: -1
     int64_t* positions = nullptr;  // 0, 1, ... in each piece; padding: 0
-    uint8_t* trained = nullptr;    // 1: to be predicted. 0: padding, the first of each piece, and what is only read
+    uint8_t* trained = nullptr;    // 1: to predict. 0: padding, the first of each piece, and tokens that are only read
   };
   // Row `row` < header().rows. DATA_LOSS: a file was truncated or changed under us.
   Status read(uint64_t row, int64_t padding, const Row& out) const;
 
-  // Adds to `out` where the row lies.
+  // Appends the places of the row in the files to `out`.
   Status places(uint64_t row, std::vector<FilePiece>& out) const;
 
   const PackHeader& header() const { return plan_.header(); }

@@ -14,13 +14,13 @@ namespace {
 
 std::atomic<ReadAhead*> current;
 
-// A child of fork() has neither the thread nor a mutex in a known state: it leaves both behind.
+// In a child of fork() the thread is gone and the mutex in an unknown state: abandon both.
 void forget_in_child() { current.store(nullptr); }
 
 constexpr uint64_t kLongestRest = 63;
 
-// What this thread had the disk read, and waited for, so far. Reads that it started are counted where they are (block
-// devices and NFS), even if they were over before it looked; elsewhere it waits for some of them.
+// Reads from disk that this thread caused or waited for so far. Reads that it started are counted on the file systems
+// that account for them (block devices and NFS), even if they finished before it looked; elsewhere it waits for some.
 uint64_t reads_so_far() {
   struct rusage used = {};
   (void)getrusage(RUSAGE_THREAD, &used);
@@ -42,7 +42,7 @@ ReadAhead& ReadAhead::of_process() {
   }
   static const int registered = pthread_atfork(nullptr, nullptr, forget_in_child);
   (void)registered;
-  auto* made = new ReadAhead;  // for the rest of the process: its thread never ends
+  auto* made = new ReadAhead;  // lives as long as the process: its thread never ends
   if (current.compare_exchange_strong(found, made)) {
     return *made;
   }
@@ -84,7 +84,7 @@ void ReadAhead::start() {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  sigdelset(&all, SIGBUS);  // pages that are gone: MappedFile's handler
+  sigdelset(&all, SIGBUS);  // for pages that are gone: MappedFile's handler
   pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread([this] { run(); }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -109,7 +109,7 @@ void ReadAhead::run() {
       populates = populates && piece.file->populate(piece.begin, piece.bytes);
       bytes += piece.bytes;
     }
-    pieces.clear();  // may be the last to hold a file
+    pieces.clear();  // may hold the last reference to a file
     lock.lock();
     busy_ = false;
     counters_.bytes += bytes;
@@ -117,7 +117,7 @@ void ReadAhead::run() {
       ++counters_.read;
       rest_ = 0;
       next_rest_ = 1;
-    } else {  // also while more is asked for: who asks faster than this thread looks would keep it busy for nothing
+    } else {  // also while requests are pending: a fast requester would keep this thread busy for nothing
       rest_ = next_rest_;
       next_rest_ = std::min(2 * next_rest_ + 1, kLongestRest);
     }

@@ -1,16 +1,14 @@
-// Pages of mapped files that are read before somebody needs them, by a thread that waits for the disk in its place.
+// A thread that reads pages of mapped files before a reader needs them, and waits for the disk in its place.
 //
-// Who knows what it will read (the order of samples is known for ever) asks early. The thread first tells the kernel
-// about all pieces of a request, so that the disk gets them at once and in its own order, then waits for one after the
-// other and maps their pages into the process: a reader that comes later neither waits nor faults. Pieces that are in
-// memory already cost two system calls each, on the thread. So while requests find that nothing has to be read it
-// rests: it takes every second one, then every fourth, ... every 64th, until one finds something or a reader had to
-// wait
+// A reader that knows what it will read (the order of samples is fixed) asks early. The thread first tells the kernel
+// about all pieces of a request, so that the disk gets them at once and can order them. Then it waits for each in turn
+// and maps its pages into the process: a reader that comes later neither waits nor faults. A piece that is already in
+// memory still costs two system calls, on the thread. So while requests find nothing to read, the thread rests: it
+// takes every second one, then every fourth, ... every 64th, until one finds something or a reader had to wait
 // (`wake`).
 //
-// One for each process (`of_process`), started by the first request; a forked child gets its own. It blocks all
-// signals, and never ends: a request for files that nobody uses any more does no harm, as it holds them. Any thread may
-// call.
+// One per process (`of_process`), started by the first request; a forked child gets its own. It blocks all signals and
+// never ends: a request for files that nobody uses any longer does no harm, as it holds them. Any thread may call.
 #pragma once
 
 #include <condition_variable>
@@ -32,15 +30,15 @@ struct FilePiece {
 
 class ReadAhead {
  public:
-  // Requests that wait; a disk that cannot keep up must not make the queue grow. The oldest are dropped: their samples
-  // are needed first, so their readers are there already.
+  // Pending requests; a disk that cannot keep up must not make the queue grow. The oldest are dropped: their samples
+  // are needed first, so their readers have already arrived.
   static constexpr size_t kMaxRequests = 256;
 
   struct Counters {
-    uint64_t bytes = 0;    // asked for and done
+    uint64_t bytes = 0;    // of requests that are done
     uint64_t read = 0;     // requests for which something had to be read
     uint64_t dropped = 0;  // requests
-    uint64_t rested = 0;   // requests that were not looked at
+    uint64_t rested = 0;   // requests that were skipped
   };
 
   static ReadAhead& of_process();
@@ -48,12 +46,12 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Whether the next request may be left out; counts it. Ask before the pieces are put together.
+  // Whether the next request may be skipped; counts it. Call before you collect the pieces.
   bool rests();
-  // A reader waited for the disk: no more rest.
+  // A reader waited for the disk: end the rest.
   void wake();
   void ask(std::vector<FilePiece> pieces);
-  // Until all that was asked for is done or dropped.
+  // Waits until every request is done or dropped.
   void wait();
   Counters counters();
 
@@ -72,7 +70,7 @@ class ReadAhead {
   Counters counters_;
 };
 
-// How often the calling thread waited for a page to come from a disk, since it began (major page faults).
+// How often the calling thread has waited for a page from disk since it began (major page faults).
 uint64_t page_faults_waited_for();
 
 }  // namespace keepstep::data

@@ -50,7 +50,7 @@ class ReadAheadTest : public testing::Test {
 TEST_F(ReadAheadTest, what_was_asked_for_is_in_memory_and_no_reader_waits) {
   ReadAhead& ahead = ReadAhead::of_process();
   ahead.wake();
-  ahead.ask({{file_, 0, kBytes / 2}, {file_, kBytes / 2, kBytes}});  // the end is the file's
+  ahead.ask({{file_, 0, kBytes / 2}, {file_, kBytes / 2, kBytes}});  // clipped to the end of the file
   ahead.wait();
   EXPECT_TRUE(in_memory());
   const uint64_t before = page_faults_waited_for();
@@ -87,7 +87,7 @@ TEST_F(ReadAheadTest, holds_a_file_until_it_is_done_with_it) {
   ahead.ask({{std::move(file_), 0, kBytes}});
   ahead.wait();
   file_ = std::make_shared<const MappedFile>(MappedFile::open(path_).value());
-  ahead.ask({{file_, kBytes, 1}, {file_, 0, 0}});  // nothing of the file
+  ahead.ask({{file_, kBytes, 1}, {file_, 0, 0}});  // no bytes of the file
   ahead.wait();
 }
 
@@ -108,7 +108,7 @@ TEST_F(ReadAheadTest, a_forked_child_has_one_of_its_own) {
   if (child == 0) {
     ReadAhead& ahead = ReadAhead::of_process();
     ahead.ask({{file_, 0, kBytes}});
-    ahead.wait();  // hangs if it waits for its parent's thread
+    ahead.wait();  // would hang if it waited for its parent's thread
     _exit(in_memory() ? 0 : 1);
   }
   int status = -1;

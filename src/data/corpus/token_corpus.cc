@@ -29,7 +29,7 @@ StatusOr<TokenCorpus> TokenCorpus::open(const std::string& prefix) {
   corpus.tokens_ = std::make_shared<const MappedFile>(std::move(tokens));
   KEEPSTEP_ASSIGN_OR_RETURN(corpus.index_,
                             TokenIndex::open(corpus.index_file_.bytes(), corpus.index_file_.path(), corpus.bytes()));
-  KEEPSTEP_RETURN_IF_ERROR(corpus.index_file_.check());  // zeros may look like an index
+  KEEPSTEP_RETURN_IF_ERROR(corpus.index_file_.check());  // zeros may pass as an index
   return corpus;
 }
 
@@ -39,7 +39,7 @@ StatusOr<uint64_t> TokenCorpus::index_checksum() const {
   return sum;
 }
 
-// All was checked when the index was opened; one that changes while it is mapped must not lead anywhere either.
+// Everything was checked when the index was opened; an index that changes while mapped must not point outside either.
 StatusOr<Range> TokenCorpus::place_of(uint64_t sequence) const {
   const Range place = index_.place(sequence);
   if (place.end > bytes() / size_of(index_.type()) ||

@@ -86,7 +86,7 @@ TEST_F(TokenCorpusTest, numbers_keep_their_sign_and_their_top_bit) {
   EXPECT_EQ(tokens, (std::vector<int64_t>{65'535, 32'768}));
 }
 
-// Against the plain way, with sequences in any order of the file.
+// Compared with the straightforward way, with sequences in any order in the file.
 TEST_F(TokenCorpusTest, every_part_of_a_stream_is_the_plain_one) {
   std::mt19937_64 random(7);
   Documents documents;
@@ -188,7 +188,7 @@ TEST_F(TokenCorpusTest, an_index_that_shrinks_or_changes_leads_nowhere) {
   write(prefix(), TokenType::kInt32, Documents(3'000, {1, 2, 3}));
   std::filesystem::rename(prefix() + ".bin", prefix() + ".old");
   std::ofstream(prefix() + ".bin", std::ios::binary) << std::string(12, '\0') << file("corpus.old");
-  // Not contiguous, so that pointers are followed.
+  // Not contiguous, so that it follows the pointers.
   std::string idx = file("corpus.idx");
   for (size_t i = 0; i < 3'000; ++i) {
     const int64_t moved = static_cast<int64_t>(i + 1) * 12;
@@ -200,7 +200,7 @@ TEST_F(TokenCorpusTest, an_index_that_shrinks_or_changes_leads_nowhere) {
   std::vector<int64_t> tokens(9'000);
   ASSERT_TRUE(corpus->read(0, tokens.size(), tokens.data()).ok());
   EXPECT_EQ(tokens[8'999], 3);
-  // Overwritten in place with what leads far away.
+  // Overwritten in place with values that point far outside.
   const int fd = ::open((prefix() + ".idx").c_str(), O_WRONLY);
   const std::vector<int64_t> wild(1'000, int64_t{1} << 40);
   ASSERT_GT(pwrite(fd, wild.data(), 8'000, TokenIndex::kHeaderBytes + 3'000 * 4), 0);

@@ -95,7 +95,7 @@ StatusOr<TokenIndex> TokenIndex::open(std::span<const std::byte> bytes, const st
   index.type_ = *type;
   index.sequences_ = load<uint64_t>(bytes.data() + 18);
   index.entries_ = load<uint64_t>(bytes.data() + 26);
-  // Compared without a product that could overflow.
+  // Compares without a product that could overflow.
   const uint64_t rest = bytes.size() - kHeaderBytes;
   const uint64_t per_sequence = sizeof(int32_t) + sizeof(int64_t);
   if (index.sequences_ > rest / per_sequence ||
@@ -190,7 +190,7 @@ uint64_t TokenIndex::sequence_at(uint64_t token) const {
     const uint64_t middle = low + (high - low) / 2;
     (start_of(middle) <= token ? low : high) = middle;
   }
-  return low;  // the last of those that begin there, so never an empty one
+  return low;  // the last of those that begin there, so never an empty sequence
 }
 
 }  // namespace keepstep::data

@@ -1,4 +1,4 @@
-// Where the sequences of a corpus lie in its file of tokens: Megatron's index, PREFIX.idx beside PREFIX.bin.
+// Where the sequences of a corpus are in its file of tokens: Megatron's index, PREFIX.idx next to PREFIX.bin.
 //
 // Byte-exact, little endian, as written by megatron.core.datasets.indexed_dataset (read: version 0.16):
 //   9 bytes  "MMIDIDX" and two zeros     8 bytes  version, 1           1 byte   the type of a token (TokenType)
@@ -9,8 +9,8 @@
 //   S x int8   modes, in multimodal corpora only; not read
 // Nothing is aligned (the tables begin at byte 34), so entries are copied out one by one.
 //
-// An index refers to memory that somebody else keeps. All of it was checked once, when it was opened: afterwards no
-// number in it can lead out of the .bin file. Any thread may read.
+// An index refers to memory that its caller owns. All of it is checked once, on open: after that, no number in it can
+// point outside the .bin file. Any thread may read.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,11 @@ enum class TokenType : uint8_t { kUint8 = 1, kInt8 = 2, kInt16 = 3, kInt32 = 4, 
 // Bytes of one token.
 size_t size_of(TokenType type);
 const char* name_of(TokenType type);
-// The type with this number, or with this name ("uint16"). INVALID_ARGUMENT lists those there are.
+// The type with this number, or with this name ("uint16"). INVALID_ARGUMENT lists the valid ones.
 StatusOr<TokenType> token_type(uint8_t code);
 StatusOr<TokenType> token_type(const std::string& name);
 
-// How Megatron writes tokens of a vocabulary this large.
+// The type in which Megatron writes tokens of a vocabulary this large.
 TokenType narrowest_type(uint64_t vocabulary);
 
 struct Range {  // [begin, end)
@@ -48,8 +48,8 @@ class TokenIndex {
   static constexpr size_t kHeaderBytes = 34;
 
   // `bytes`: the whole .idx file, which must outlive the index; `name`: its path, for messages; `token_bytes`: the size
-  // of its .bin file. INVALID_ARGUMENT says what is wrong and where: no index, another version, a type that is no
-  // integer, truncated or too long, a sequence outside the .bin file, documents out of order. Reads all of it once.
+  // of its .bin file. INVALID_ARGUMENT says what is wrong and where: not an index, another version, a non-integer type,
+  // truncated or too long, a sequence outside the .bin file, documents out of order. Reads all of it once.
   static StatusOr<TokenIndex> open(std::span<const std::byte> bytes, const std::string& name, uint64_t token_bytes);
 
   TokenType type() const { return type_; }
@@ -57,17 +57,17 @@ class TokenIndex {
   uint64_t documents() const { return entries_ - 1; }
   uint64_t tokens() const { return tokens_; }  // of all sequences
 
-  // Of sequence i < sequences(): where it lies in the .bin file, in tokens.
+  // Where sequence i < sequences() is in the .bin file, in tokens.
   Range place(uint64_t sequence) const;
   // The sequences of document d < documents().
   Range sequences_of(uint64_t document) const;
 
-  // The stream: all sequences one after the other, in the order of the index. Tokens are numbered in it from 0.
-  // The first token of a sequence, or (for sequences()) the number of all.
+  // The stream: all sequences in the order of the index, with tokens numbered from 0. Returns the number of the
+  // sequence's first token, or (for sequences()) the number of all tokens.
   uint64_t start_of(uint64_t sequence) const;
   // The sequence that holds token `token` < tokens(). Logarithmic.
   uint64_t sequence_at(uint64_t token) const;
-  // Whether the stream is the .bin file: each sequence begins where the one before it ends. Then it needs no table.
+  // Whether the stream is the .bin file: each sequence begins where the previous one ends. Then it needs no table.
   bool contiguous() const { return starts_.empty(); }
 
  private:
@@ -82,7 +82,7 @@ class TokenIndex {
   const std::byte* lengths_ = nullptr;
   const std::byte* pointers_ = nullptr;
   const std::byte* document_table_ = nullptr;
-  std::vector<uint64_t> starts_;  // of sequences and, last, the end; empty where the .bin file is the stream
+  std::vector<uint64_t> starts_;  // of sequences, then the end; empty where the .bin file is the stream
 };
 
 }  // namespace keepstep::data

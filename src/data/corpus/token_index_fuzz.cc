@@ -1,6 +1,7 @@
-// libFuzzer: an index of any bytes is refused or leads nowhere outside its .bin file. Built with -DKEEPSTEP_FUZZ=ON.
+// libFuzzer: an index of arbitrary bytes is refused, or does not point outside its .bin file. Built with
+// -DKEEPSTEP_FUZZ=ON.
 //
-// The first byte says how large the .bin file is.
+// The first byte determines the size of the .bin file.
 
 #include <vector>
 

@@ -127,7 +127,7 @@ TEST(TokenIndex, says_what_is_wrong) {
 TEST(TokenIndex, takes_no_prefix_of_itself_for_an_index) {
   const auto bytes = good().bytes();
   for (size_t n = 0; n < bytes.size(); ++n) {
-    // A size of its own, so that a sanitizer sees any byte read beyond.
+    // A buffer of exactly this size, so that a sanitizer detects any read beyond it.
     const std::vector<std::byte> prefix(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
     EXPECT_TRUE(absl::IsInvalidArgument(TokenIndex::open(prefix, "a.idx", 14).status())) << n;
   }

@@ -45,7 +45,7 @@ StatusOr<bool> TokenScan::step(uint64_t bytes) {
   const uint64_t here = std::min(left, std::max(bytes / size, uint64_t{1}) * size);  // a whole number of tokens
   KEEPSTEP_RETURN_IF_ERROR(corpus_.with_file_bytes(position_, here, [&](std::span<const std::byte> slice) {
     checksum_.add(slice);
-    if (slice.size() >= size) {  // not so at the end of a file that ends inside a token
+    if (slice.size() >= size) {  // false if the file ends inside a token
       const auto [least, greatest] = ends_of(corpus_.index().type(), slice);
       least_ = std::min(least_, least);
       greatest_ = std::max(greatest_, greatest);

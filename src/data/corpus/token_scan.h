@@ -1,4 +1,4 @@
-// Goes through a .bin file once, from its first byte to its last: which tokens it has, and its checksum.
+// Reads a .bin file once, from its first byte to its last: finds its range of tokens and its checksum.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@ class TokenScan {
  public:
   explicit TokenScan(const TokenCorpus& corpus) : corpus_(corpus) {}  // which must outlive it
 
-  // Reads up to `bytes` more, at least a token; false where all was read. DATA_LOSS: the file changed under us.
+  // Reads up to `bytes` more, at least one token; false if everything has been read. DATA_LOSS: the file changed under
+  // us.
   StatusOr<bool> step(uint64_t bytes);
 
   uint64_t position() const { return position_; }
-  uint64_t checksum() const { return checksum_.value(); }  // XXH3, of what was read
-  // Of what was read, if anything was.
+  uint64_t checksum() const { return checksum_.value(); }  // XXH3, of what has been read
+  // Of what has been read, if anything.
   int64_t least() const { return least_; }
   int64_t greatest() const { return greatest_; }
 

@@ -143,7 +143,7 @@ Status TokenWriter::put_as(const From* from, size_t count) {
   return absl::OkStatus();
 }
 
-// The type can hold them all.
+// The type must be able to hold all of them.
 template <typename From>
 Status TokenWriter::put_tokens(const From* from, size_t count) {
   switch (type_) {
@@ -252,7 +252,7 @@ StatusOr<uint64_t> TokenWriter::take_over(const std::string& prefix, uint64_t by
     left -= static_cast<uint64_t>(got);
   }
   note_all(index);
-  KEEPSTEP_RETURN_IF_ERROR(index_file.check());  // zeros may look like an index
+  KEEPSTEP_RETURN_IF_ERROR(index_file.check());  // zeros may pass as an index
   return added.value();
 }
 
@@ -287,7 +287,7 @@ Status TokenWriter::write_index(bool durable) {
   const uint64_t version = 1;
   const uint64_t sequences = lengths_.size();
   const uint64_t entries = documents_.size();
-  std::memcpy(bytes.data(), "MMIDIDX\0", 9);  // and its own zero
+  std::memcpy(bytes.data(), "MMIDIDX\0", 9);  // plus the literal's terminating zero
   std::memcpy(bytes.data() + 9, &version, 8);
   bytes[17] = static_cast<std::byte>(type_);
   std::memcpy(bytes.data() + 18, &sequences, 8);
@@ -318,7 +318,7 @@ Status TokenWriter::finish(bool durable) {
     KEEPSTEP_RETURN_IF_ERROR(make_durable(bin_, bin_path_));
   }
   KEEPSTEP_RETURN_IF_ERROR(write_index(durable));
-  // An index of the corpus that is replaced must not be beside the new tokens, not even for a moment.
+  // The index of the old corpus must never exist next to the new tokens, not even for a moment.
   if (unlink((prefix_ + ".idx").c_str()) != 0 && errno != ENOENT) {
     return errno_status(absl::StrFormat("remove the old '%s.idx'", prefix_));
   }

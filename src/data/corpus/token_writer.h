@@ -1,12 +1,11 @@
-// Writes a corpus, PREFIX.bin and PREFIX.idx (token_index.h has the format), so that either all of it is there or none.
+// Writes a corpus, PREFIX.bin and PREFIX.idx (format: token_index.h), so that all of it exists or none.
 //
-// Tokens go to PREFIX.bin.partial as they come; `finish` writes PREFIX.idx.partial, makes both durable, and gives them
-// their names, the index last: without an index no reader takes a .bin file for a corpus. A writer that is destroyed
-// before `finish` removes what it wrote; one that is killed leaves .partial files, which the next one replaces. One
-// thread.
+// Tokens go to PREFIX.bin.partial as they arrive; `finish` writes PREFIX.idx.partial, makes both durable, and renames
+// them, the index last: without an index no reader takes a .bin file for a corpus. A writer destroyed before `finish`
+// removes what it wrote; a killed one leaves .partial files, which the next one replaces. One thread.
 //
-// One that was made by `join` puts a corpus together of parts and deletes them on its way: what it wrote stays when it
-// ends before `finish`, and the next one goes on with it.
+// A writer made by `join` assembles a corpus from parts and deletes them on the way: if it ends before `finish`, what
+// it wrote stays, and the next one continues with it.
 #pragma once
 
 #include <cstdint>
@@ -25,42 +24,42 @@ namespace keepstep::data {
 
 class TokenWriter {
  public:
-  // ALREADY_EXISTS unless `overwrite`: there is such a corpus. Errors of the system name the path.
+  // ALREADY_EXISTS if there is such a corpus, unless `overwrite`. System errors name the path.
   static StatusOr<std::unique_ptr<TokenWriter>> create(const std::string& prefix, TokenType type, bool overwrite);
-  // Tokens go to `joined`, in the same file system; what an earlier writer left there is for `take_over`, or is written
-  // over.
+  // Tokens go to `joined`, in the same file system; what an earlier writer left there is for `take_over`, or is
+  // overwritten.
   static StatusOr<std::unique_ptr<TokenWriter>> join(const std::string& prefix, const std::string& joined,
                                                      TokenType type);
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  // Adds a sequence. OUT_OF_RANGE: a token that the type cannot hold, and which types could; nothing was added then.
+  // Adds a sequence. OUT_OF_RANGE names a token that the type cannot hold, and the types that could; nothing was added.
   Status add(std::span<const int64_t> tokens);
-  // The same with tokens that are bytes already, and then `end` if it is not negative (an end-of-document token).
+  // The same for tokens that are already bytes, followed by `end` unless it is negative (an end-of-document token).
   Status add_bytes(std::string_view text, int64_t end);
-  // Adds all of another corpus of this type, whose files are whole. Returns the checksum of the tokens that were added.
+  // Adds all of another corpus of this type, whose files are complete. Returns the checksum of the added tokens.
   StatusOr<uint64_t> append(const std::string& prefix);
-  // The same for a corpus of `bytes` that an earlier writer of `join` appended at this place, so that its .bin file may
-  // be gone. Returns the checksum of what is there now. DATA_LOSS: it is not there.
+  // The same for a corpus of `bytes` that an earlier writer made by `join` appended at this place, so that its .bin
+  // file may be gone. Returns the checksum of the bytes that are there now. DATA_LOSS: they are not there.
   StatusOr<uint64_t> take_over(const std::string& prefix, uint64_t bytes);
-  // All that was added is on the disk.
+  // Makes everything added so far durable.
   Status sync();
-  // The sequences since the last call are a document.
+  // The sequences since the last call become a document.
   void end_document();
 
-  // Ends an open document. An error (a full disk, say): nothing new is there; a corpus that was to be replaced still
-  // is.
-  // Not `durable`: it waits for no disk, so that after a power loss the files may be there and hold something else.
+  // Ends an open document. After an error (a full disk, for example) nothing new exists; a corpus that was to be
+  // replaced is still there. Without `durable` it does not wait for the disk, so after a power loss the files may exist
+  // and hold something else.
   Status finish(bool durable = true);
 
-  // Gives up: removes what it wrote, unless it is of `join`. As its end does, but now.
+  // Gives up: removes what it wrote, unless it was made by `join`. Like the destructor, but now.
   void discard();
 
   uint64_t tokens() const { return tokens_; }
   uint64_t sequences() const { return lengths_.size(); }
   uint64_t documents() const { return documents_.size() - 1; }
-  // Of the .bin file; after `finish`.
+  // Of the .bin file; valid after `finish`.
   uint64_t checksum() const { return checksum_.value(); }
 
  private:

@@ -1,4 +1,4 @@
-// A file of its own because it is compiled with -O3 (CMakeLists.txt): at -O2 GCC 12 does not vectorize these loops.
+// A separate file because it is compiled with -O3 (CMakeLists.txt): at -O2, GCC 12 does not vectorize these loops.
 #include "data/corpus/widen.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Writing a file until all of it is written, and so that it outlives a power loss.
+// Writes files completely, and so that they survive a power loss.
 #pragma once
 
 #include <fcntl.h>
@@ -30,15 +30,15 @@ inline Status write_all(int fd, const std::byte* data, size_t bytes, const std::
   return absl::OkStatus();
 }
 
-// What was written to `fd` is on disk when this returns. `path` is for the message.
+// Makes what was written to `fd` durable. `path` is for the message.
 inline Status make_durable(const Fd& fd, const std::string& path) {
   return fsync(fd.get()) == 0 ? absl::OkStatus() : errno_status(absl::StrFormat("make '%s' durable", path));
 }
 
-// Of the file at `path`, which need not be there.
+// The folder of the file at `path`, which need not exist.
 inline std::string folder_of(std::string path) { return dirname(path.data()); }
 
-// The names in the folder of the file at `path`, its own among them, are on disk when this returns.
+// Makes the names in the folder of the file at `path` durable, its own among them.
 inline Status make_folder_durable(const std::string& path) {
   const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return folder.valid() && fsync(folder.get()) == 0

@@ -30,11 +30,11 @@ StatusOr<Blend> Blend::make(std::span<const uint64_t> counts) {
   Blend blend;
   blend.counts_.assign(counts.begin(), counts.end());
   blend.table_.reserve(period);
-  std::vector<uint32_t> placed(counts.size());  // of each source, so far
-  // Sample k of a source with c of P may come at slot floor(k P / c) and must have come before ceil((k + 1) P / c).
+  std::vector<uint32_t> placed(counts.size());  // per source, so far
+  // Sample k of a source with c of P may be placed from slot floor(k P / c) on, and must be before ceil((k + 1) P / c).
   using Due = std::tuple<uint64_t, uint32_t>;  // the earlier deadline first, then the source
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due;
-  std::vector<std::vector<uint32_t>> released(period);  // sources whose next sample may come from this slot on
+  std::vector<std::vector<uint32_t>> released(period);  // sources whose next sample may be placed from this slot on
   const auto deadline = [&](uint32_t source, uint64_t k) {
     return ((k + 1) * period + counts[source] - 1) / counts[source];
   };
@@ -52,7 +52,7 @@ StatusOr<Blend> Blend::make(std::span<const uint64_t> counts) {
     blend.table_.push_back({source, placed[source]});
     const uint64_t next = ++placed[source];
     if (next < counts[source]) {
-      // Not before the next slot: a source's samples come one at a time.
+      // Not before the next slot: a source gets at most one sample per slot.
       const uint64_t release = std::max(next * period / counts[source], slot + 1);
       released[release].push_back(source);
     }
@@ -93,7 +93,7 @@ StatusOr<std::vector<uint64_t>> counts_of(std::span<const double> weights, uint6
     ++counts[order[i]];
     ++given;
   }
-  while (given > period) {  // tiny weights were rounded up: the largest pays
+  while (given > period) {  // tiny weights were rounded up: the largest loses
     --*std::max_element(counts.begin(), counts.end());
     --given;
   }

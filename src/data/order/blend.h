@@ -1,10 +1,10 @@
-// Several data sets as one stream in fixed shares: which of them gives sample n, and which of its own that is.
+// Several data sets as one stream in fixed shares: which of them supplies sample n, and which of its samples that is.
 //
-// With shares w[s] that add up to 1, the first n samples of the stream hold n * w[s] of source s, to within one sample,
-// for every n. The order follows the earliest deadline (sample k of source s belongs between k / w and (k + 1) / w;
-// Liu and Layland, 1973; that no deadline is missed with unit jobs and whole slots: Baruah et al., Proportionate
-// progress, 1996). It repeats after a period of as many samples as the shares' denominator has, so any sample is found
-// in constant time from a table of one period, without anything that came before it.
+// With shares w[s] that sum to 1, the first n samples of the stream contain n * w[s] of source s, to within one sample,
+// for every n. The order is earliest deadline first (sample k of source s belongs between k / w and (k + 1) / w; Liu
+// and Layland, 1973; no deadline is missed with unit jobs and whole slots: Baruah et al., Proportionate progress,
+// 1996). It repeats after a period of as many samples as the shares' denominator, so a table of one period gives any
+// sample in constant time, without the samples before it.
 //
 // Immutable after `make`; any thread may read.
 #pragma once
@@ -24,12 +24,12 @@ class Blend {
 
   struct Sample {
     uint32_t source = 0;
-    uint64_t number = 0;  // from 0, of this source
+    uint64_t number = 0;  // from 0, within this source
     bool operator==(const Sample&) const = default;
   };
 
-  // Source s has counts[s] of every sum(counts) samples. INVALID_ARGUMENT: no source, one with none, or a sum beyond
-  // kMaxPeriod.
+  // Source s supplies counts[s] of every sum(counts) samples. INVALID_ARGUMENT: no source, a source with a count of 0,
+  // or a sum beyond kMaxPeriod.
   static StatusOr<Blend> make(std::span<const uint64_t> counts);
 
   uint64_t period() const { return table_.size(); }
@@ -39,14 +39,14 @@ class Blend {
  private:
   struct Entry {
     uint32_t source = 0;
-    uint32_t number = 0;  // in the period
+    uint32_t number = 0;  // within the period
   };
   std::vector<Entry> table_;
   std::vector<uint64_t> counts_;
 };
 
-// Whole numbers in the proportion of `weights`, none 0, whose sum is `period`: each is off by less than one from its
-// exact share (largest remainders) where that does not make one 0. INVALID_ARGUMENT: a weight that is not positive and
+// Whole numbers in proportion to `weights`, none of them 0, whose sum is `period`: each is less than one off its exact
+// share (largest remainders), except where that would make one 0. INVALID_ARGUMENT: a weight that is not positive and
 // finite, or more weights than `period`.
 StatusOr<std::vector<uint64_t>> counts_of(std::span<const double> weights, uint64_t period);
 

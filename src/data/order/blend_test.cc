@@ -10,7 +10,7 @@
 namespace keepstep::data {
 namespace {
 
-// Every prefix of two periods holds each source's share to within one sample, and each source's samples come in order.
+// Every prefix of two periods has each source's share to within one sample, and each source's samples in order.
 void expect_exact(const std::vector<uint64_t>& counts) {
   const auto blend = Blend::make(counts);
   ASSERT_TRUE(blend.ok()) << blend.status();
@@ -21,7 +21,7 @@ void expect_exact(const std::vector<uint64_t>& counts) {
     const Blend::Sample sample = blend->at(n);
     ASSERT_EQ(sample.number, seen[sample.source]) << n;
     ++seen[sample.source];
-    // Only the source that moved and one more need a look at each n; all of them where there are few.
+    // Each n checks every seventh source; all of them if there are few.
     for (size_t s = 0; s < counts.size() && (counts.size() < 10 || s % 7 == n % 7); ++s) {
       const double exact = static_cast<double>(n + 1) * static_cast<double>(counts[s]) / static_cast<double>(period);
       ASSERT_LT(std::abs(static_cast<double>(seen[s]) - exact), 1.0) << "source " << s << " after " << n + 1;

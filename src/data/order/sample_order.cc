@@ -32,18 +32,18 @@ class Shuffle {
     }
   }
 
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMax = 64;
 
-  // out[i] = the sample at index + i, for i < count <= kMost. A permutation is a chain of dependent multiplications;
-  // several side by side keep the processor busy, also those that walk on.
+  // out[i] = the sample at index + i, for i < count <= kMax. A permutation is a chain of dependent multiplications;
+  // several in parallel keep the processor busy, including those that walk on.
   void at(uint64_t index, size_t count, uint64_t* out) const {
-    uint64_t walking[kMost] = {};
-    uint8_t place[kMost] = {};  // in `out`
+    uint64_t walking[kMax] = {};
+    uint8_t place[kMax] = {};  // in `out`
     for (size_t i = 0; i < count; ++i) {
       walking[i] = index + i;
       place[i] = static_cast<uint8_t>(i);
     }
-    while (count > 0) {  // ends: the cycle through an index comes back to it, and it is less than size_
+    while (count > 0) {  // terminates: the cycle through an index returns to it, and it is less than size_
       for (size_t i = 0; i < count; i += kLanes) {
         permute(walking + i);
       }
@@ -61,7 +61,7 @@ class Shuffle {
 
  private:
   static constexpr size_t kLanes = 8;
-  static_assert(kMost % kLanes == 0);
+  static_assert(kMax % kLanes == 0);
 
   void permute(uint64_t* x) const {
     uint64_t left[kLanes];
@@ -102,7 +102,7 @@ void samples_at(uint64_t seed, uint64_t position, uint64_t count, uint64_t datas
   for (uint64_t done = 0; done < count; ++epoch, index = 0) {
     const Shuffle shuffle(seed, epoch, dataset_size);
     while (index < dataset_size && done < count) {
-      const auto now = static_cast<size_t>(std::min({uint64_t{Shuffle::kMost}, dataset_size - index, count - done}));
+      const auto now = static_cast<size_t>(std::min({uint64_t{Shuffle::kMax}, dataset_size - index, count - done}));
       shuffle.at(index, now, out + done);
       index += now;
       done += now;

@@ -1,9 +1,9 @@
-// Which sample is number n: a shuffle of the data set that is computed, never stored.
+// Which sample is number n: a shuffle of the data set that is computed, not stored.
 //
 // The position of a job in its data is one integer, the number of samples consumed so far, at every world size. Each
 // epoch (position / dataset_size) is another permutation of the samples 0 .. dataset_size - 1.
 //
-// Bit-exact for ever: a restarted job must see the same order, so a change of one bit here is a new function. With
+// Bit-exact forever: a restarted job must see the same order, so changing one bit here means a new function. With
 // mix(x) the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014),
 //   mix(x):  x ^= x >> 30;  x *= 0xbf58476d1ce4e5b9;  x ^= x >> 27;  x *= 0x94d049bb133111eb;  x ^= x >> 31
 // and all arithmetic modulo 2^64:
@@ -27,7 +27,7 @@ namespace keepstep::data {
 // The sample at `position` (0, 1, 2, ... over all epochs), less than `dataset_size`, which must be at least 1.
 uint64_t sample_at(uint64_t seed, uint64_t position, uint64_t dataset_size);
 
-// out[i] = sample_at(seed, position + i, dataset_size) for i < count; may run over the end of an epoch.
+// out[i] = sample_at(seed, position + i, dataset_size) for i < count; may cross the end of an epoch.
 void samples_at(uint64_t seed, uint64_t position, uint64_t count, uint64_t dataset_size, uint64_t* out);
 
 }  // namespace keepstep::data

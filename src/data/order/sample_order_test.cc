@@ -55,7 +55,7 @@ TEST(SampleOrder, epochs_and_seeds_give_other_orders) {
     for (uint64_t i = 0; i < kSize; ++i) {
       equal += first[i] == other[i] ? 1 : 0;
     }
-    EXPECT_LE(equal, 10) << "seed " << seed << ", epoch " << epoch;  // one is what chance gives
+    EXPECT_LE(equal, 10) << "seed " << seed << ", epoch " << epoch;  // chance gives one
   }
 }
 
@@ -69,7 +69,7 @@ TEST(SampleOrder, many_at_once_are_the_same_as_one_by_one_across_epochs) {
   samples_at(kSeed, 60, 0, kSize, nullptr);
 }
 
-// Neighbours in the order are as far apart, and as little related, as those of a random shuffle.
+// Neighbors in the order are as far apart, and as unrelated, as in a random shuffle.
 TEST(SampleOrder, the_order_looks_shuffled) {
   for (const uint64_t size : {uint64_t{10'000}, uint64_t{16'384}, uint64_t{100'003}}) {
     for (uint64_t epoch = 0; epoch < 5; ++epoch) {
@@ -87,7 +87,7 @@ TEST(SampleOrder, the_order_looks_shuffled) {
         with_place += here * (static_cast<double>(i) / n - 0.5);
         fixed += samples[i] == i ? 1 : 0;
       }
-      // Five standard deviations, of a mean of n products of two uniform variables (each 1/12).
+      // Five standard deviations of a mean of n products of two uniform variables (each 1/12).
       const double bound = 5.0 / (12.0 * std::sqrt(n));
       EXPECT_NEAR(distance / n, 1.0 / 3.0, 5 * 0.25 / std::sqrt(n)) << size;
       EXPECT_NEAR(serial / n, 0.0, bound) << size;
@@ -97,7 +97,7 @@ TEST(SampleOrder, the_order_looks_shuffled) {
   }
 }
 
-// With 3 samples each of the 6 orders should come about equally often over epochs.
+// With 3 samples, each of the 6 orders should occur about equally often over epochs.
 TEST(SampleOrder, small_data_sets_take_all_orders) {
   std::vector<int> counts(27);
   constexpr int kEpochs = 6000;
@@ -110,8 +110,8 @@ TEST(SampleOrder, small_data_sets_take_all_orders) {
   }
 }
 
-// A restarted job must see the same order for ever: these values never change. They come from a program written in
-// another language after the header's text.
+// A restarted job must see the same order forever: these values never change. They were computed by a program in
+// another language, written from the header's text.
 TEST(SampleOrder, golden_values) {
   using ::testing::ElementsAre;
   EXPECT_THAT(epoch_of(0, 0, 10), ElementsAre(0, 2, 3, 5, 7, 8, 4, 1, 9, 6));
@@ -119,9 +119,9 @@ TEST(SampleOrder, golden_values) {
   std::vector<uint64_t> samples(6);
   samples_at(1234, 1'000'000'000'000, samples.size(), 1'000'000'000, samples.data());
   EXPECT_THAT(samples, ElementsAre(345293273, 901912164, 810811516, 349938747, 581671397, 234106471));
-  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-  EXPECT_EQ(sample_at(kMost, kMost - 1, kMost), 13851470944895747588u);
-  EXPECT_EQ(sample_at(kMost, kMost, kMost), 5927206449758868470u);
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(sample_at(kMax, kMax - 1, kMax), 13851470944895747588u);
+  EXPECT_EQ(sample_at(kMax, kMax, kMax), 5927206449758868470u);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 
 uint64_t mixed(const std::vector<uint64_t>& parts) { return mix_seed(parts); }
 
-// Computed with Python's integers, from the formula in the header.
+// Computed with Python's integers from the formula in the header.
 TEST(SeedsTest, seeds_are_the_same_bits_for_ever) {
   EXPECT_EQ(mixed({}), 0u);
   EXPECT_EQ(mixed({0}), 0xe220'a839'7b1d'cdafu);

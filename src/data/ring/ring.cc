@@ -14,17 +14,17 @@
 namespace keepstep::data {
 namespace {
 
-// Held by whoever moves the tail or lets a reader in. Its owner may have died: the words it guards are each whole.
+// Held while moving the tail or admitting a reader. Its owner may have died: each word it guards is consistent.
 class Guard {
  public:
-  explicit Guard(RobustMutex& mutex) : mutex_(mutex), outcome_(mutex.lock()) {}
-  ~Guard() { mutex_.release_after(outcome_); }
+  explicit Guard(RobustMutex& mutex) : mutex_(mutex), locked_(mutex.lock()) {}
+  ~Guard() { mutex_.release_after(locked_); }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
  private:
   RobustMutex& mutex_;
-  RobustMutex::Outcome outcome_;
+  RobustMutex::LockResult locked_;
 };
 
 void ring(std::atomic<uint32_t>& word) {
@@ -100,7 +100,7 @@ StatusOr<uint32_t> RingOwner::join(uint64_t position, pid_t pid) {
       each.pid.store(static_cast<uint32_t>(pid));
       each.position.store(position);
       each.used.store(1, std::memory_order_release);
-      ring(ring_control.space);  // where nobody read, the tail may move now
+      ring(ring_control.space);  // if there was no reader before, the tail may move now
       return row;
     }
   }
@@ -164,7 +164,7 @@ std::string RingMemory::why() const {
 }
 
 StatusOr<std::string> RingMemory::state_of(const RingSlot& slot) const {
-  const RingSlot where = slot;  // bounded, and then used, as one value
+  const RingSlot where = slot;  // one copy, which is checked and then used
   if (!inside(where, data_bytes_)) {
     return absl::DataLossError(absl::StrFormat("item %d of the ring: %d bytes at %d lie outside of the memory",
                                                where.number, where.batch_bytes, where.offset));

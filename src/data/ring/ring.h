@@ -1,8 +1,8 @@
 // A ring of batches in shared memory: one loader writes items, the ranks of a node read them without a copy.
 //
-// Layout, order of writes and faults: docs/formats/data_ring.md. Three views of one memory: RingOwner (the agent: makes
-// it, lets readers in and out), RingWriter (the loader process), RingReader (a rank). Each may die at any instant.
-// What the others wrote is bounded before it is used: a rank may have written over it.
+// Layout, order of writes and faults: docs/formats/data_ring.md. Three views of one memory: RingOwner (the agent:
+// creates it, admits and removes readers), RingWriter (the loader process), RingReader (a rank). Each may die at any
+// instant. Values that another process wrote are checked before use: a rank may have overwritten them.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,12 @@
 
 namespace keepstep::data {
 
-// Of all readers of a ring the same. Units: items.
+// The same for all readers of a ring. Units: items.
 struct RingSpec {
   uint32_t round = 1;        // items that all ranks together use between two moves of their position
-  uint32_t ahead = 10;       // kept loaded beyond a round
-  uint32_t behind = 2;       // kept before it
-  uint64_t limit_bytes = 0;  // of all items that are kept, in pages; 0: none
+  uint32_t ahead = 10;       // items loaded beyond a round
+  uint32_t behind = 2;       // items kept before it
+  uint64_t limit_bytes = 0;  // of all items held, in pages; 0: no limit
 
   uint64_t slots() const { return uint64_t{round} + ahead + behind; }
   bool operator==(const RingSpec&) const = default;
@@ -41,14 +41,14 @@ class RingOwner {
   // RESOURCE_EXHAUSTED: no memory. `start`: the first item.
   static StatusOr<std::unique_ptr<RingOwner>> create(const RingSpec& spec, uint64_t start, uint64_t incarnation);
 
-  // Lets a process in; it needs items from `position` on. A loader that waits for room looks again. OUT_OF_RANGE: they
-  // are gone, or further ahead than the ring reaches. RESOURCE_EXHAUSTED: kRingReaders read already.
+  // Admits a process, which needs items from `position` on, and wakes a loader that waits for room. OUT_OF_RANGE: those
+  // items are gone, or further ahead than the ring reaches. RESOURCE_EXHAUSTED: there are kRingReaders readers already.
   StatusOr<uint32_t> join(uint64_t position, pid_t pid);
   void leave(uint32_t row);
-  // `why` is cut at what fits.
+  // `why` is truncated to what fits.
   void set_loader(LoaderState state, std::string_view why = {});
   LoaderState loader() const;
-  // Ranks that sleep look around.
+  // Wakes ranks that sleep, so that they look again.
   void ring_bell();
   uint64_t head() const { return control().head.load(std::memory_order_acquire); }
   uint64_t start() const { return control().start; }
@@ -67,7 +67,7 @@ class RingOwner {
   Fd data_;
 };
 
-// Both memories, mapped and checked: what reader and writer share. Copies of the descriptors are its own.
+// Both memories, mapped and checked: what reader and writer share. It owns the descriptors it is given.
 class RingMemory {
  public:
   // INVALID_ARGUMENT: not the memory of a ring of this version.
@@ -80,7 +80,7 @@ class RingMemory {
   int data_fd() const { return data_.get(); }
   LoaderState loader() const;
   std::string why() const;  // of kGivenUp
-  // The loader's state that is stored with `slot`; empty: none. DATA_LOSS: it lies outside of the memory.
+  // The loader's state stored with `slot`; empty if there is none. DATA_LOSS: it is outside the memory.
   StatusOr<std::string> state_of(const RingSlot& slot) const;
 
  private:
@@ -92,7 +92,7 @@ class RingMemory {
   uint64_t slots_;
 };
 
-// A part of what is to be written: `bytes` at `address`, `offset` from the item's beginning.
+// One piece of what to write: `bytes` at `address`, `offset` from the beginning of the item.
 struct RingPiece {
   uint64_t offset = 0;
   const void* address = nullptr;
@@ -109,39 +109,39 @@ struct RingItem {
   uint64_t state_bytes = 0;
 };
 
-// The loader process's. One thread.
+// The loader process's view. One thread.
 class RingWriter {
  public:
   explicit RingWriter(std::shared_ptr<RingMemory> memory) : memory_(std::move(memory)) {}
 
   uint64_t head() const { return memory_->control().head.load(std::memory_order_relaxed); }
   uint64_t start() const { return memory_->control().start; }
-  // Item head - 1, if the ring still has its slot; its state, if it has one.
+  // Item head - 1, std::nullopt if none is published; and its state, empty if it has none.
   std::optional<RingItem> last() const;
   StatusOr<std::string> last_state() const;
 
-  // Publishes item number head(), `item.number` is not looked at; waits until there is room. Pieces are those of the
-  // batch, then of the state, with offsets from the item's beginning; what they leave out is undefined.
-  // RESOURCE_EXHAUSTED: it cannot fit the limit, ever or while the ranks wait for it; nothing was published. An error
-  // or an end, at most kRingErrorBytes long, always fits; nothing may follow it.
-  // Others: the machine has no memory.
+  // Publishes item number head() (`item.number` is ignored); waits until there is room. Pieces are those of the batch,
+  // then of the state, with offsets from the beginning of the item; bytes that no piece covers are undefined.
+  // RESOURCE_EXHAUSTED: it does not fit the limit, either at all or while the ranks wait for it; nothing was published.
+  // An error or an end of at most kRingErrorBytes always fits; nothing may follow it. Other errors: the machine is out
+  // of memory.
   Status put(const RingItem& item, std::span<const RingPiece> pieces);
 
  private:
   std::optional<uint64_t> least_position() const;  // of all readers
   struct Bounds {
     uint64_t tail = 0;
-    std::optional<uint64_t> least;  // position of all readers, which the tail follows from
+    std::optional<uint64_t> least;  // the position of the rearmost reader, which determines the tail
   };
   Bounds advance_tail();
   std::optional<uint64_t> find_gap(uint64_t bytes) const;
   Status no_room(uint64_t bytes) const;
   void publish(const RingItem& item, uint64_t offset);
   std::shared_ptr<RingMemory> memory_;
-  uint64_t taken_ = 0;  // of the data memory, by this process
+  uint64_t taken_ = 0;  // bytes of the data memory that this process has allocated
 };
 
-// A batch in a rank: a private mapping of an item's bytes. Any thread may let go of it.
+// A batch in a rank: a private mapping of an item's bytes. Any thread may release it.
 class RingView {
  public:
   ~RingView();
@@ -165,39 +165,39 @@ class RingView {
   bool detached_ = false;
 };
 
-// A rank's. One thread; `view`'s results may be dropped on any.
+// A rank's view. One thread; results of `view` may be released on any thread.
 class RingReader {
  public:
-  // `row`: as RingOwner::join said.
+  // `row`: as returned by RingOwner::join.
   static StatusOr<std::unique_ptr<RingReader>> create(std::shared_ptr<RingMemory> memory, uint32_t row);
-  // Views that are held get pages of their own; the row may be given back afterwards.
+  // Live views get pages of their own; afterwards the row may be given back.
   ~RingReader();
 
-  // False once the owner has given the row away: what is read then may be written over.
+  // False once the owner has given the row to another process: what is read then may be overwritten.
   bool joined() const;
   uint64_t position() const { return position_; }
   uint64_t head() const { return memory_->control().head.load(std::memory_order_acquire); }
-  // Of the last item that is published; nothing if none is.
+  // The kind of the last published item; std::nullopt if there is none.
   std::optional<ItemKind> newest() const;
   LoaderState loader() const { return memory_->loader(); }
   std::string why() const { return memory_->why(); }
   uint64_t incarnation() const { return memory_->control().incarnation; }
 
-  // Nothing before `position` - behind is read through the ring any more; views that are held of it get pages of their
-  // own first. Backwards is allowed as long as nothing is gone; OUT_OF_RANGE then.
+  // Nothing before `position` - behind is read through the ring from here on; live views of such items get pages of
+  // their own first. Moving backward is allowed while the items are still there; otherwise OUT_OF_RANGE.
   Status move_to(uint64_t position);
-  // Views that are held get pages of their own: the row may be given away meanwhile.
+  // Gives live views pages of their own: meanwhile the row may go to another process.
   void detach();
-  // The bell's value, to be read before one looks whether there is something to do.
+  // The bell's value. Read it before you look for work.
   uint32_t bell() const { return memory_->control().bell.load(std::memory_order_acquire); }
-  // Sleeps until the bell has another value than `seen`, or a signal; may return early.
+  // Sleeps until the bell differs from `seen`, or a signal arrives; may return early.
   void wait(uint32_t seen) const;
-  // Item `number`, which must be published and not below position() - behind. OUT_OF_RANGE: it is not there;
-  // DATA_LOSS: what the slot says cannot be.
+  // Item `number`, which must be published and not below position() - behind. OUT_OF_RANGE: it is not there; DATA_LOSS:
+  // the slot's values are impossible.
   StatusOr<std::shared_ptr<RingView>> view(uint64_t number);
-  // How item `number` came about, without its bytes. The same errors.
+  // The metadata of item `number`, without its bytes. The same errors.
   StatusOr<RingItem> item(uint64_t number) const;
-  // The loader's state after item `number`; empty: it has none. The same errors.
+  // The loader's state after item `number`; empty if it has none. The same errors.
   StatusOr<std::string> state(uint64_t number) const;
 
  private:

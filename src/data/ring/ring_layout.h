@@ -1,4 +1,4 @@
-// What lies where in a ring's control memory: docs/formats/data_ring.md has the table and says who writes what, when.
+// The layout of a ring's control memory: docs/formats/data_ring.md has the table and says who writes what, and when.
 #pragma once
 
 #include <atomic>
@@ -14,21 +14,21 @@ inline constexpr uint32_t kRingReaders = 64;
 inline constexpr uint64_t kMaxRingSlots = uint64_t{1} << 16;
 inline constexpr size_t kRingHeaderBytes = 4096;
 inline constexpr size_t kPageBytes = 4096;
-inline constexpr uint64_t kRingErrorBytes = uint64_t{128} << 10;     // kept for what the loader says at last
+inline constexpr uint64_t kRingErrorBytes = uint64_t{128} << 10;     // reserved for the loader's last error
 inline constexpr uint64_t kUnlimitedDataBytes = uint64_t{64} << 40;  // of address space in a sparse file
 
-// The loader of a ring, as the agent sees it.
+// The state of a ring's loader, as the agent sees it.
 enum class LoaderState : uint32_t {
   kNone = 0,
   kStarting = 1,  // a rank was told to start one
   kRuns = 2,
-  kGivenUp = 3,  // there will be none; `why` says the reason
+  kGivenUp = 3,  // there will be none; `why` has the reason
 };
 
 enum class ItemKind : uint32_t {
-  kSkipped = 0,  // nobody needs it: nothing is stored
+  kSkipped = 0,  // nobody needs it: no bytes are stored
   kBatch = 1,
-  kError = 2,  // the bytes are a text: what the loader raised
+  kError = 2,  // the bytes are text: what the loader raised
   kEnd = 3,    // the loader has no more
 };
 

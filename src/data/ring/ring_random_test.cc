@@ -1,5 +1,5 @@
-// A loader that dies at any point, ranks that come, go and keep what they should not, all at once, by a seed.
-// KEEPSTEP_RING_SCHEDULES=N runs more of them; KEEPSTEP_RING_SEED=S repeats one.
+// A loader that dies at any point, and ranks that come and go and hold views too long, all at once, following a seed.
+// KEEPSTEP_RING_SCHEDULES=N runs more schedules; KEEPSTEP_RING_SEED=S repeats one.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ uint64_t number_from(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// The same for whoever asks, so that readers know what they must find.
+// The same for every caller, so that readers know what they must find.
 size_t size_of(uint64_t seed, uint64_t number) { return std::mt19937_64(seed + number)() % 20000; }
 
 struct Schedule {
@@ -32,7 +32,7 @@ struct Schedule {
         end(start + spec.round * (20 + random() % 40)),
         readers(static_cast<uint32_t>(1 + random() % 4)) {
     if (random() % 2 == 0) {
-      spec.limit_bytes = spec.slots() * 24 * 4096;  // the largest item, and what gaps may waste
+      spec.limit_bytes = spec.slots() * 24 * 4096;  // the largest item, plus what gaps may waste
     }
   }
   uint64_t seed;
@@ -60,7 +60,7 @@ void load(const RingFixture& ring, const Schedule& schedule, uint64_t seed) {
   }
 }
 
-// A reader's place, given back at the end.
+// A reader's row, given back at the end.
 struct Row {
   Row(RingOwner& ring_owner, uint64_t position) : owner(&ring_owner), number(*ring_owner.join(position, 1)) {}
   Row(Row&& other) noexcept : owner(std::exchange(other.owner, nullptr)), number(other.number) {}
@@ -78,7 +78,7 @@ struct Row {
   uint32_t number;
 };
 
-// One rank after the other in one place: each may end at any point, and its successor begins at its round.
+// One rank after another in one row: each may end at any point, and its successor begins at its round.
 void read(const RingFixture& ring, const Schedule& schedule, uint64_t seed, Row row) {
   std::mt19937_64 random(seed);
   uint64_t position = schedule.start;
@@ -92,7 +92,7 @@ void read(const RingFixture& ring, const Schedule& schedule, uint64_t seed, Row 
       ASSERT_TRUE(view.ok()) << view.status();
       ASSERT_TRUE(holds(**view, size_of(schedule.seed, number))) << "item " << number;
       if (random() % 8 == 0 && (*view)->size() > 0) {
-        std::memset((*view)->data(), 0xee, (*view)->size());  // in place, by the model
+        std::memset((*view)->data(), 0xee, (*view)->size());  // in place, as a model might
         ASSERT_TRUE(holds(**reader->view(number), size_of(schedule.seed, number))) << "item " << number;
       } else if (random() % 4 == 0) {
         kept.push_back(*view);
@@ -100,7 +100,7 @@ void read(const RingFixture& ring, const Schedule& schedule, uint64_t seed, Row 
     }
     if (random() % 6 == 0) {
       kept.clear();
-      row = Row(*ring.owner, position);  // it died; what it had not moved past is there for its successor
+      row = Row(*ring.owner, position);  // it died; its successor can read what it had not moved past
       reader = *RingReader::create(memory, row.number);
       continue;  // redo
     }
@@ -123,7 +123,7 @@ TEST(RingRandom, every_reader_finds_every_item_whoever_dies) {
     SCOPED_TRACE("repeat with KEEPSTEP_RING_SEED=" + std::to_string(seed));
     const Schedule schedule(seed);
     const RingFixture ring(schedule.spec, schedule.start);
-    std::vector<Row> rows;  // all are in before anybody moves on
+    std::vector<Row> rows;  // all join before any moves on
     for (uint32_t reader = 0; reader < schedule.readers; ++reader) {
       rows.emplace_back(*ring.owner, schedule.start);
     }

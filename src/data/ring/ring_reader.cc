@@ -10,7 +10,7 @@
 
 namespace keepstep::data {
 
-// The views that a process holds. Shared with them: they may outlive the reader.
+// The live views of a process. Shared with the views, which may outlive the reader.
 struct RingView::Views {
   std::mutex mutex;
   std::vector<RingView*> held;
@@ -32,7 +32,7 @@ RingView::~RingView() {
   }
 }
 
-// A write that changes nothing makes the kernel copy the page. Atomic: another thread may write into the batch now.
+// A write that changes nothing makes the kernel copy the page. Atomic: another thread may be writing into the batch.
 void RingView::detach() {
   if (!detached_) {
     for (size_t at = 0; at < mapped_; at += kPageBytes) {
@@ -80,12 +80,12 @@ Status RingReader::move_to(uint64_t position) {
     return absl::OkStatus();
   }
   if (position < position_) {
-    const RobustMutex::Outcome outcome = control.mutex.lock();
+    const RobustMutex::LockResult locked = control.mutex.lock();
     const bool there = position >= control.tail.load();
     if (there) {
       row_.position.store(position, std::memory_order_release);
     }
-    control.mutex.release_after(outcome);
+    control.mutex.release_after(locked);
     if (!there) {
       return absl::OutOfRangeError(absl::StrFormat("item %d is not in the ring any more", position));
     }
@@ -113,7 +113,7 @@ void RingReader::wait(uint32_t seen) const { futex_wait(memory_->control().bell,
 StatusOr<RingSlot> RingReader::slot(uint64_t number) const {
   const RingControl& control = memory_->control();
   const uint64_t kept = position_ - std::min<uint64_t>(position_, control.behind);
-  // Our row keeps the tail from passing `kept`; it may have been beyond when we joined.
+  // Our row keeps the tail from passing `kept`; the tail may have been beyond it already when we joined.
   const uint64_t first = std::max(kept, control.tail.load(std::memory_order_acquire));
   if (number < first || number >= head()) {
     return absl::OutOfRangeError(

@@ -51,7 +51,7 @@ TEST(Ring, the_loader_waits_for_the_slowest_reader_and_for_no_dead_one) {
     ASSERT_TRUE(put(writer, 100).ok());
     done = true;
   });
-  EXPECT_FALSE(done);  // item 0 is still another's
+  EXPECT_FALSE(done);  // another reader still needs item 0
   EXPECT_TRUE(holds(**fast->view(3), 100));
   ring.owner->leave(slow);
   blocked.join();
@@ -69,7 +69,7 @@ TEST(Ring, a_loader_that_waits_while_nobody_reads_goes_on_for_who_comes) {
   const std::shared_ptr<RingMemory> memory = ring.memory();
   const uint32_t waits_with = memory->control().space.load();
   std::thread blocked([&] { ASSERT_TRUE(put(writer, 100).ok()); });
-  auto reader = ring.reader(4);  // what was kept for the dead one is in the way of item 4
+  auto reader = ring.reader(4);  // what is held for the dead one blocks item 4
   EXPECT_NE(memory->control().space.load(), waits_with);
   wait_for(*reader, 4);
   blocked.join();
@@ -183,7 +183,7 @@ TEST(Ring, a_round_that_cannot_fit_the_limit_is_refused_instead_of_waiting_for_e
   const std::string why = "why";
   const std::vector<RingPiece> pieces = {{0, why.data(), why.size()}};
   ASSERT_TRUE(
-      writer.put({.kind = ItemKind::kError, .batch_bytes = why.size()}, pieces).ok());  // it has a place of its own
+      writer.put({.kind = ItemKind::kError, .batch_bytes = why.size()}, pieces).ok());  // it has its own reserved room
   const auto said = *reader->view(3);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(said->data()), said->size()), why);
 }
@@ -265,7 +265,7 @@ TEST(Ring, a_memory_that_is_no_ring_is_refused) {
   EXPECT_FALSE(RingMemory::attach(Fd(dup(memory.fd())), Fd(dup(data.fd()))).ok());
   RingFixture ring({});
   EXPECT_FALSE(RingMemory::attach(Fd(dup(ring.owner->control_fd())), Fd(memfd_create("open", 0))).ok());
-  ring.memory()->control().slots = 60000;  // more than there are
+  ring.memory()->control().slots = 60000;  // more than exist
   EXPECT_FALSE(RingMemory::attach(Fd(dup(ring.owner->control_fd())), Fd(dup(ring.owner->data_fd()))).ok());
 }
 

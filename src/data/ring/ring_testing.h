@@ -1,4 +1,4 @@
-// Rings for tests: items whose bytes follow from their numbers.
+// Rings for tests: items whose bytes are derived from their numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline Status put(RingWriter& writer, size_t bytes) {
   return writer.put({.batch_bytes = bytes}, pieces);
 }
 
-// As if the loader had died in the middle: other bytes are written, and the rest comes from nowhere.
+// As if the loader had died halfway: writes other bytes, and the second half fails.
 inline Status put_half(RingWriter& writer, size_t bytes) {
   const std::vector<std::byte> content = bytes_of(~writer.head(), bytes);
   const std::vector<RingPiece> pieces = {{0, content.data(), bytes / 2}, {bytes / 2, nullptr, bytes - bytes / 2}};

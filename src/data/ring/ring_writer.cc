@@ -53,7 +53,7 @@ std::optional<uint64_t> RingWriter::least_position() const {
   std::optional<uint64_t> least;
   for (const RingRow& row : memory_->control().rows) {
     if (row.used.load(std::memory_order_acquire) != 0) {
-      // Pairs with the release in move_to: what that reader read before is read.
+      // Pairs with the release in move_to: that reader's earlier reads are complete.
       const uint64_t position = row.position.load(std::memory_order_acquire);
       least = std::min(least.value_or(position), position);
     }
@@ -63,18 +63,18 @@ std::optional<uint64_t> RingWriter::least_position() const {
 
 RingWriter::Bounds RingWriter::advance_tail() {
   RingControl& control = memory_->control();
-  const RobustMutex::Outcome outcome = control.mutex.lock();
+  const RobustMutex::LockResult locked = control.mutex.lock();
   uint64_t tail = control.tail.load();
   const std::optional<uint64_t> least = least_position();
   if (least.has_value() && *least > control.behind) {
     tail = std::max(tail, *least - control.behind);
     control.tail.store(tail);
   }
-  control.mutex.release_after(outcome);
+  control.mutex.release_after(locked);
   return {tail, least};
 }
 
-// The lowest place where `bytes` fit between what is kept.
+// The lowest offset where `bytes` fit between the items held.
 std::optional<uint64_t> RingWriter::find_gap(uint64_t bytes) const {
   const RingControl& control = memory_->control();
   std::vector<Extent> kept;
@@ -148,13 +148,13 @@ Status RingWriter::put(const RingItem& item, std::span<const RingPiece> pieces) 
       }
       if (least.has_value() && head() - std::min(head(), *least) < control.round) {
         return no_room(
-            bytes);  // every reader is in this item's round: none will move on, and free something, before it
+            bytes);  // every reader is in this item's round: none will move on, and free any space, before it
       }
     }
     futex_wait(control.space, seen);
   }
   if (*offset + bytes > taken_) {
-    // What was never written takes memory now, and nobody would say no before the kernel kills somebody.
+    // Memory that was never written is allocated now, and no call would fail before the kernel kills a process.
     if (bytes > memory_available()) {
       return absl::ResourceExhaustedError(absl::StrFormat(
           "batch %d needs %d bytes of shared memory, and the machine does not have them: lower ahead= or "

@@ -12,7 +12,7 @@
 namespace keepstep::rank {
 namespace {
 
-// In these a worker has no current step: they fire at the first occasion at or after the named one.
+// A worker has no current step in these phases: they fire at the first occasion at or after the named step.
 constexpr std::array<std::string_view, 3> kLoosePhases = {"hydrate", "recovery", "build"};
 constexpr int kExitCode = 13;
 

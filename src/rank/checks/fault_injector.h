@@ -1,7 +1,7 @@
-// Injected faults (`keepstep run --inject`) in a C++ program: carried out at named phases of a step. What
-// python/keepstep/_inject.py is for Python.
+// Injected faults (`keepstep run --inject`) in a C++ program, carried out at named phases of a step. The C++
+// counterpart of python/keepstep/_inject.py.
 //
-// One thread. The launcher has checked the faults already.
+// One thread. The launcher has already checked the faults.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ std::string program_faults();
 
 using messages::Fault;
 
-// INVALID_ARGUMENT: one that a C++ program cannot carry out.
+// INVALID_ARGUMENT: a C++ program cannot carry out this fault.
 Status possible_in_a_program(const Fault& fault);
 
 class FaultInjector {
@@ -34,18 +34,18 @@ class FaultInjector {
   struct Hooks {
     // True for the first worker of the whole job that asks for `key`.
     std::function<bool(const std::string& key)> claim;
-    // It is carried out now; `detail`: what of it chance decided.
+    // The fault is about to be carried out; `detail`: what was chosen at random.
     std::function<void(const Fault& fault, const std::string& detail)> announce;
-    std::function<void(const Fault& fault)> carry_out;  // what ends this process
-    // Flips a bit of what `fault` names and says which.
+    std::function<void(const Fault& fault)> carry_out;  // ends this process
+    // Flips a bit in the memory that `fault` names, and returns its place.
     std::function<StatusOr<std::string>(const Fault& fault, brain::Step step)> flip;
   };
 
-  // `faults`: the welcome's. What a program cannot carry out is said on standard error.
+  // `faults`: from the welcome. Those that a program cannot carry out are reported on standard error.
   FaultInjector(std::vector<Fault> faults, bool spare, Hooks hooks);
 
-  // Carries out what is due at `phase` of `step`, each fault once in the whole job. `rank`: this worker's, if it has
-  // one. INTERNAL: an exception was injected. INVALID_ARGUMENT: what is to be flipped is not there.
+  // Carries out the faults that are due at `phase` of `step`, each once in the whole job. `rank`: this worker's, if it
+  // has one. INTERNAL: an exception was injected. INVALID_ARGUMENT: the memory to flip a bit in does not exist.
   Status at(std::string_view phase, brain::Step step, std::optional<uint32_t> rank);
 
  private:
@@ -54,7 +54,7 @@ class FaultInjector {
   std::vector<Fault> waiting_;
 };
 
-// Ends this process as `fault` says.
+// Ends this process the way `fault` asks for.
 void end_this_process(const Fault& fault);
 
 }  // namespace keepstep::rank

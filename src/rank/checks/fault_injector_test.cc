@@ -18,7 +18,7 @@ Fault fault(const char* kind, std::optional<uint32_t> rank, std::optional<brain:
   return {.key = "0", .text = kind, .kind = kind, .phase = phase, .rank = rank, .step = step};
 }
 
-// A worker of a job in which keys are claimed once.
+// A worker of a job that hands out each key once.
 class FaultInjectorTest : public ::testing::Test {
  protected:
   FaultInjector injector(std::vector<Fault> faults, bool spare = false) {

@@ -31,7 +31,7 @@ struct Nvml {
   int (*device)(unsigned, Device*);
   int (*uuid)(Device, char*, unsigned);
   int (*ecc_errors)(Device, int, int, unsigned long long*);
-  // Newer or older than some drivers: null where the library lacks them.
+  // Newer or older than some drivers: null if the library lacks them.
   int (*pages_pending)(Device, int*);
   int (*remapped_rows)(Device, unsigned*, unsigned*, unsigned*, unsigned*);
   int (*slow_reasons)(Device, unsigned long long*);
@@ -47,7 +47,7 @@ bool find(void* library, const char* name, Function& function) {
 
 GpuReading read_gpu(const Nvml& nvml, unsigned index) {
   GpuReading reading{.index = index};
-  // Whether there is an answer; what a kind of GPU does not have is no error.
+  // Whether there is an answer; a feature that this kind of GPU lacks is not an error.
   const auto answered = [&](int result, const char* what) {
     if (result != kSuccess && result != kNotSupported && reading.error.empty()) {
       reading.error = absl::StrFormat("%s: %s", what, nvml.error_text(result));

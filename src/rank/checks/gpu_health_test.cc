@@ -1,4 +1,4 @@
-// With tests/fake_nvml in the place of NVIDIA's library.
+// With tests/fake_nvml in place of NVIDIA's library.
 #include "rank/checks/gpu_health.h"
 
 #include <gmock/gmock.h>

@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kRanks = 2;
 constexpr comm::CommConfig kConfig{
     .max_world = kRanks, .groups = 1, .slot_bytes = 64 << 10, .group_slot_bytes = 4096, .ring_bytes = 16 << 10};
-// More than one chunk of a slot, and with TCP several stripes; whole numbers, so that every sum is exact.
+// More than one chunk of a slot and, with TCP, several stripes; whole numbers, so every sum is exact.
 constexpr size_t kNumbers = 40'000;
 constexpr size_t kMessageBytes = 50'000;  // more than a ring
 
@@ -31,7 +31,7 @@ struct Plane {
   std::atomic<uint32_t> interrupted{0};
   SharedMemory memory;
   std::string secret = net::SharedKey::random_data_secret();
-  std::vector<SocketAddress> addresses;  // empty: over shared memory
+  std::vector<SocketAddress> addresses;  // empty: shared memory is used
   std::array<Fd, kRanks> listeners;
 };
 
@@ -107,7 +107,7 @@ Status check_loopback(const LoopbackCheck& check) {
     KEEPSTEP_ASSIGN_OR_RETURN(SocketAddress address, local_address(plane.listeners[rank].get()));
     plane.addresses.push_back(std::move(address));
   }
-  // All before any thread: both destroy theirs only when nobody needs the other any more.
+  // Make all before starting a thread: each is destroyed only when no rank needs the other any more.
   std::array<std::unique_ptr<comm::Communicator>, kRanks> ranks;
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
     ranks[rank] = std::make_unique<comm::Communicator>(kConfig, endpoint_of(plane, rank));
@@ -117,7 +117,7 @@ Status check_loopback(const LoopbackCheck& check) {
   Status here = exchange(*ranks[0], 0, check.limit_ns);
   other.join();
   if (!here.ok() || !there.ok()) {
-    plane.interrupted.store(1);  // what one of them still has under way ends
+    plane.interrupted.store(1);  // ends what one of them still has in progress
     for (uint32_t region = 0; region < kRanks; ++region) {
       comm::wake_all(kConfig, plane.memory.data() + region * comm::generation_bytes(kConfig));
     }

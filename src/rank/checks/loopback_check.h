@@ -1,6 +1,7 @@
-// Does the data plane work on this machine? Two ranks in this process sum, and send each other messages, through the
+// Checks that the data plane works on this machine. Two ranks in this process sum and exchange messages through the
 // communicator that training will use: over shared memory, or as ranks of two nodes over TCP on loopback, with its
-// handshake and frames. A few milliseconds; part of a worker's health checks (docs/design/recovery.md#health-checks).
+// handshake and frames. Takes a few milliseconds; part of a worker's health checks
+// (docs/design/recovery.md#health-checks).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct LoopbackCheck {
   int64_t limit_ns = 10'000'000'000;  // for each of its operations
 };
 
-// Blocks; starts threads and ends them. INTERNAL or what the system said: what failed, or which bytes were wrong.
+// Blocks; starts threads and ends them. INTERNAL, or the system's error: what failed, or which bytes were wrong.
 Status check_loopback(const LoopbackCheck& check);
 
 }  // namespace keepstep::rank

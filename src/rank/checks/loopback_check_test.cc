@@ -16,7 +16,7 @@ TEST(LoopbackCheck, bytes_arrive_over_shared_memory_and_over_tcp) {
 }
 
 TEST(LoopbackCheck, an_address_that_this_machine_has_not_is_named) {
-  const Status status = check_loopback({.tcp = true, .address = "192.0.2.1"});  // for documentation, nobody's
+  const Status status = check_loopback({.tcp = true, .address = "192.0.2.1"});  // reserved for documentation
   EXPECT_THAT(status.ToString(), HasSubstr("192.0.2.1"));
 }
 

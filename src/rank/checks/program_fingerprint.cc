@@ -15,8 +15,8 @@
 namespace keepstep::rank {
 namespace {
 
-// The note that linkers write, in one PT_NOTE segment: sizes of name and description, type, then both, each padded to
-// 4 bytes.
+// The note that linkers write, in one PT_NOTE segment: sizes of name and description, type, then name and description,
+// each padded to 4 bytes.
 std::string build_id_in(std::string_view notes) {
   ElfW(Nhdr) header{};
   while (notes.size() >= sizeof header) {
@@ -36,7 +36,7 @@ std::string build_id_in(std::string_view notes) {
   return "";
 }
 
-// Called for the program itself first, and only for it.
+// Called for the program itself first, and for no other object.
 int look(dl_phdr_info* object, size_t /*size*/, void* out) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];

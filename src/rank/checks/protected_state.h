@@ -1,7 +1,7 @@
 // The state that a C++ program protects: named pieces of memory, the manifest that describes them to a newcomer, and
-// the digests that find changes outside of a commit. What python/keepstep/torch/state/registry.py is for Python.
+// the digests that detect changes outside a commit. The C++ counterpart of python/keepstep/torch/state/registry.py.
 //
-// One thread. The memory is the caller's.
+// One thread. The caller owns the memory.
 #pragma once
 
 #include <cstddef>
@@ -17,21 +17,21 @@ namespace keepstep::rank {
 
 class ProtectedState {
  public:
-  // `dtype` as the manifest spells it ("float32"); `element_bytes`: of one. INVALID_ARGUMENT: the name is taken, empty
-  // or holds a '/', or there is no memory.
+  // `dtype`: as spelled in the manifest ("float32"); `element_bytes`: the size of one element. INVALID_ARGUMENT: the
+  // name is taken, empty or contains a '/', or there is no memory.
   Status add(const std::string& name, void* data, const std::vector<size_t>& shape, const std::string& dtype,
              size_t element_bytes);
-  // The pieces in the order in which they were added.
+  // The pieces, in the order in which they were added.
   std::vector<state::Region> regions() const;
-  // The same with names.
+  // The same, with names.
   std::vector<NamedMemory> memory() const;
-  // JSON as in docs/design/hydration.md, without values.
+  // The manifest as JSON (docs/design/hydration.md), without values.
   std::string manifest() const;
-  // Whether `theirs`, a peer's manifest, describes the same pieces in the same order. INVALID_ARGUMENT names the first
-  // difference, both sides. `self`, `source`: "rank 2", for the message.
+  // Checks that `theirs`, a peer's manifest, describes the same pieces in the same order. INVALID_ARGUMENT names the
+  // first difference, with both sides. `self`, `source`: "rank 2", for the message.
   Status same_as(const std::string& theirs, const std::string& self, const std::string& source) const;
 
-  // Remembers what the memory holds now; INVALID_ARGUMENT from `unchanged` names pieces that hold something else since.
+  // Remembers the contents of the memory; unchanged() then returns INVALID_ARGUMENT, naming the pieces that differ.
   void remember();
   void forget() { digests_.clear(); }
   Status unchanged(uint64_t step) const;
@@ -44,7 +44,7 @@ class ProtectedState {
     state::Region region;
   };
   std::vector<Piece> pieces_;
-  std::vector<uint64_t> digests_;  // of the pieces; empty: nothing remembered
+  std::vector<uint64_t> digests_;  // of the pieces; empty: nothing is remembered
 };
 
 }  // namespace keepstep::rank

@@ -49,7 +49,7 @@ void Engine::close() {
 }
 
 void Engine::leave_generation() {
-  transfer_.stop_serving();  // it uses both of the next
+  transfer_.stop_serving();  // it uses the next two
   shards_.stop();
   generation_.communicator.reset();
   shards_.leave_generation();
@@ -65,7 +65,7 @@ StatusOr<Assignment> Engine::wait_assignment() {
   std::vector<std::byte*> here;
   Prepared prepared = agent_->take_prepared(&here);
   if (sharded_ && assignment().sharding != prepared.assignment.sharding) {
-    set_state(StateKind::kEmpty, 0);  // what it holds is a part of another division
+    set_state(StateKind::kEmpty, 0);  // it holds a part of another sharding
   }
   generation_.enter(prepared, here);
   agent_->enter(assignment().identity, &generation_.page.load()->interrupted);
@@ -73,8 +73,8 @@ StatusOr<Assignment> Engine::wait_assignment() {
   generation_.make_communicator(prepared);
   capsules_.enter(std::move(prepared.inherited));
   steps_.enter([this] { return broken_link(); });
-  moved_ = tell(&brain::RankBrain::assigned, brain::Place{assignment().rank, assignment().world, assignment().sharding},
-                assignment().version);
+  moved_ = tell(&brain::RankBrain::assigned,
+                brain::Assignment{assignment().rank, assignment().world, assignment().sharding}, assignment().version);
   return assignment();
 }
 
@@ -122,7 +122,7 @@ Status Engine::fail(messages::Faulted failure) {
     return absl::OkStatus();
   }
   failure.what.resize(std::min(failure.what.size(), kMaxReportedBytes));
-  // Once a link broke, what fails is the link's fault and not user code's.
+  // Once a link has broken, failures are the link's fault and not user code's.
   failure.link = !failure.fatal && !broken_link().empty();
   (void)agent_->send(failure);
   return wait_interruption();

@@ -23,9 +23,9 @@ using comm::Communicator;
 using comm::Mode;
 using comm::Rank;
 using comm::TestWorld;
-using state::Place;
 using state::Pulled;
 using state::Puller;
+using state::SourceAccess;
 using state::testing::expect_all;
 using state::testing::HookedCopy;
 using state::testing::kVersion;
@@ -37,9 +37,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kPatienceNs = 60'000'000'000;
-constexpr brain::Identity kIdentity{1, 1};  // of a TestWorld's first generation
+constexpr brain::Identity kIdentity{1, 1};  // that of a TestWorld's first generation
 
-// What the ranks of a test know of each other. A rank is a source or a target, or neither.
+// What the ranks of a test know about each other. A rank is a source or a target, or neither.
 class Job {
  public:
   Job(std::vector<uint32_t> nodes, std::set<Rank> sources, std::set<Rank> targets)
@@ -71,7 +71,7 @@ class Job {
     return std::make_unique<RemoteSource>(comm, self, region(self), kIdentity, &world_.words().interrupted, elsewhere);
   }
 
-  // Tells sources on this node, who have no other way to know, that this target needs nothing more.
+  // Tells sources on this node, which cannot find out otherwise, that this target needs nothing more.
   void left() { world_.signal(); }
   void await_leavers() {
     if (world_.words().interrupted.load() == 0) {
@@ -83,8 +83,8 @@ class Job {
   struct Sources {
     std::shared_ptr<Communicator> comm;
     std::vector<std::unique_ptr<RemotePeer>> peers;
-    std::vector<Place> places;
-    // And waits until the sources know it, because in a test the peers go before the communicator.
+    std::vector<SourceAccess> sources;
+    // Also waits until the sources know it, because in a test the peers are destroyed before the communicator.
     void leave() {
       std::vector<comm::OpId> ops;
       for (const std::unique_ptr<RemotePeer>& peer : peers) {
@@ -95,15 +95,15 @@ class Job {
       }
     }
   };
-  // The communicator stays the caller's.
+  // The caller owns the communicator.
   Sources sources(Communicator& comm, Rank self) {
     Sources result{.comm = std::shared_ptr<Communicator>(&comm, [](Communicator*) {})};
     for (const Rank source : sources_) {
       if (nodes_[source] == nodes_[self]) {
-        result.places.push_back({.region = region(source)});
+        result.sources.push_back({.region = region(source)});
       } else {
         result.peers.push_back(std::make_unique<RemotePeer>(result.comm, source));
-        result.places.push_back({.peer = result.peers.back().get()});
+        result.sources.push_back({.peer = result.peers.back().get()});
       }
     }
     return result;
@@ -115,13 +115,13 @@ class Job {
                         brain::Version version = kVersion, bool compare = false) {
     Sources from = sources(comm, self);
     StatusOr<Pulled> pulled =
-        Puller(from.places, self, copy, interrupted()).pull(kIdentity, version, tensors.regions(), compare);
+        Puller(from.sources, self, copy, interrupted()).pull(kIdentity, version, tensors.regions(), compare);
     from.leave();
     left();
     return pulled;
   }
 
-  // The same of targets that share with the others of their node, until all of them are through.
+  // The same for targets that share with the others on their node, until all of them are done.
   StatusOr<Pulled> pull_shared(Communicator& comm, Rank self, state::DeviceCopy& copy, Tensors& tensors) {
     state::Source own(region(self), copy, interrupted());
     state::Sharing sharing{
@@ -134,7 +134,7 @@ class Job {
     }
     Sources from = sources(comm, self);
     StatusOr<Pulled> pulled =
-        Puller(from.places, self, copy, interrupted()).pull(kIdentity, kVersion, tensors.regions(), false, &sharing);
+        Puller(from.sources, self, copy, interrupted()).pull(kIdentity, kVersion, tensors.regions(), false, &sharing);
     from.leave();
     left();
     await_leavers();
@@ -149,8 +149,8 @@ class Job {
   std::vector<SharedRegion> regions_;
 };
 
-// Of a source that withdraws after six reads. What it reads after them is no good any more, so that the others must
-// help however late it withdraws.
+// Makes a source withdraw after six reads. What it reads afterwards is corrupt, so the others must help however late it
+// withdraws.
 class SixGoodReads {
  public:
   explicit SixGoodReads(HookedCopy& copy) {
@@ -275,9 +275,9 @@ TEST(RemoteHydration, a_source_elsewhere_that_is_killed_in_the_middle_is_replace
       }
       Job::Sources sources = job.sources(comm, self);
       const StatusOr<Pulled> pulled =
-          Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+          Puller(sources.sources, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
       job.left();
-      sources.leave();  // the dead one never takes it; the interruption ends that
+      sources.leave();  // the dead source never receives it; the interruption ends that
       ASSERT_TRUE(pulled.ok()) << pulled.status();
       EXPECT_EQ(mine, Tensors(sizes, 1));
       EXPECT_GT(pulled->chunks_repeated, 0u);
@@ -297,7 +297,7 @@ TEST(RemoteHydration, a_wrong_checksum_is_asked_for_again_elsewhere) {
   job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
     HookedCopy copy;
     if (self == 0) {
-      copy.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };  // always
+      copy.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };  // every time
     }
     Tensors mine(sizes, self == 2 ? 99 : 1);
     if (self != 2) {
@@ -324,7 +324,7 @@ TEST(RemoteHydration, more_targets_than_channels_on_both_nodes_all_get_their_byt
   });
 }
 
-// More than what targets fetch by themselves all the same.
+// More than targets fetch on their own in any case.
 std::vector<uint64_t> shared_sizes() {
   std::vector<uint64_t> sizes = model_sizes();
   sizes.push_back((uint64_t{5} << 20) + 12345);
@@ -364,7 +364,7 @@ TEST(RemoteHydration, what_a_sibling_gives_wrong_comes_from_elsewhere) {
   job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
     HookedCopy copy;
     if (self == 1) {
-      copy.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };  // of what it gives
+      copy.after = [](std::byte* slot, size_t, int) { slot[0] ^= std::byte{1}; };  // the chunks that it gives
     }
     Tensors mine(sizes, self == 0 ? 1 : 99);
     if (self == 0) {
@@ -385,7 +385,7 @@ TEST(RemoteHydration, what_a_sibling_owes_when_it_withdraws_comes_from_elsewhere
     Tensors mine(sizes, self == 0 ? 1 : 99);
     if (self == 0) {
       job.serve(comm, self, copy, mine);
-    } else if (self == 1) {  // it has the state, gives six chunks of it, and fails
+    } else if (self == 1) {  // has the state, gives six chunks of it, and fails
       mine = Tensors(sizes, 1);
       SixGoodReads six(copy);
       state::Source source(job.region(self), copy, job.interrupted());
@@ -420,8 +420,8 @@ TEST(RemoteHydration, who_waits_for_a_sibling_that_gets_nothing_ends_with_the_ge
                                return absl::OkStatus();
                              }};
       Job::Sources from = job.sources(comm, self);
-      const StatusOr<Pulled> pulled =
-          Puller(from.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false, &sharing);
+      const StatusOr<Pulled> pulled = Puller(from.sources, self, copy, job.interrupted())
+                                          .pull(kIdentity, kVersion, mine.regions(), false, &sharing);
       EXPECT_TRUE(absl::IsAborted(pulled.status())) << pulled.status();
       from.leave();
     }
@@ -460,9 +460,9 @@ TEST(RemoteHydration, a_manifest_of_some_mebibytes_comes_whole_and_the_pull_goes
       return;
     }
     Job::Sources sources = job.sources(comm, self);
-    const StatusOr<std::string> read = Puller(sources.places, self, copy, job.interrupted()).manifest(kIdentity);
+    const StatusOr<std::string> read = Puller(sources.sources, self, copy, job.interrupted()).manifest(kIdentity);
     const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+        Puller(sources.sources, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
     sources.leave();
     job.left();
     ASSERT_TRUE(read.ok()) << read.status();
@@ -535,17 +535,17 @@ TEST(RemoteHydration, garbage_from_the_wire_is_refused_and_the_source_goes_on_se
       peer.ask(request);
       const StatusOr<state::Peer::Answer> answer = peer.answer(10'000'000'000);
       ASSERT_TRUE(answer.ok()) << answer.status();
-      EXPECT_EQ(answer->head.outcome, state::kOutcomeRefused);
+      EXPECT_EQ(answer->head.code, state::kReplyRefused);
       EXPECT_THAT(std::string(reinterpret_cast<const char*>(answer->bytes), answer->head.bytes), HasSubstr(why));
       peer.done();
     }
-    // Longer than a request: both sides' messages fail, and nothing else.
+    // Longer than a request: both sides' messages fail, and nothing else does.
     const std::vector<std::byte> long_one(4096);
     EXPECT_EQ(
         comm::finish(comm, comm.send(comm::kWorld, long_one.data(), long_one.size(), 0, kTagHydrationRequest)).outcome,
         comm::Outcome::kFailed);
     const StatusOr<Pulled> pulled =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
+        Puller(sources.sources, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false);
     sources.leave();
     job.left();
     ASSERT_TRUE(pulled.ok()) << pulled.status();
@@ -572,12 +572,13 @@ TEST(RemoteHydration, an_interruption_in_the_middle_ends_both_sides) {
       return;
     }
     Job::Sources sources = job.sources(comm, self);
-    const Status status =
-        Puller(sources.places, self, copy, job.interrupted()).pull(kIdentity, kVersion, mine.regions(), false).status();
+    const Status status = Puller(sources.sources, self, copy, job.interrupted())
+                              .pull(kIdentity, kVersion, mine.regions(), false)
+                              .status();
     sources.leave();
     EXPECT_TRUE(absl::IsAborted(status)) << "neither done nor given up after a silence, but: " << status;
   });
-  // Both came here without the other's goodbye, and nobody served or asked on.
+  // Both got here without the other's goodbye, and nobody served or asked any further.
   constexpr int kReadsOfChunk = state::kSlotBytes / kReadAtOnce;
   EXPECT_LE(reads, kReadsOfChunk * static_cast<int>(1 + state::kRemoteWindow));
   EXPECT_LT(reads, kReadsOfChunk * static_cast<int>(sizes.size())) << "the model is too small for this test";
@@ -594,7 +595,7 @@ TEST(RemoteHydration, an_interruption_ends_the_wait_for_a_source_that_never_publ
       return;
     }
     Job::Sources sources = job.sources(comm, self);
-    Puller puller(sources.places, self, copy, job.interrupted());
+    Puller puller(sources.sources, self, copy, job.interrupted());
     job.world().signal();
     EXPECT_TRUE(absl::IsAborted(puller.manifest(kIdentity).status()));
     EXPECT_TRUE(absl::IsAborted(puller.pull(kIdentity, kVersion, mine.regions(), false).status()));
@@ -602,7 +603,7 @@ TEST(RemoteHydration, an_interruption_ends_the_wait_for_a_source_that_never_publ
   });
 }
 
-// They may compare gigabytes, one request after the other, before they give a channel back.
+// Such targets may compare gigabytes, one request after another, before they give a channel back.
 TEST(RemoteHydration, targets_on_the_own_node_that_keep_their_channels_do_not_hold_up_those_elsewhere) {
   Job job({0, 1}, {0}, {1});
   job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
@@ -631,7 +632,7 @@ TEST(RemoteHydration, targets_on_the_own_node_that_keep_their_channels_do_not_ho
   });
 }
 
-// Rank 0 publishes and serves rank 1, which never comes.
+// Rank 0 publishes and serves rank 1, which never asks.
 void serve_nobody(const std::function<void(std::unique_ptr<RemoteSource>)>& then) {
   Job job({0, 1}, {0}, {1});
   job.world().run(Mode::kThreads, [&](Communicator& comm, Rank self) {
@@ -646,7 +647,7 @@ void serve_nobody(const std::function<void(std::unique_ptr<RemoteSource>)>& then
   });
 }
 
-// The link between the two broke, and nobody else minds.
+// The link between the two broke, and no other rank is affected.
 TEST(RemoteHydration, a_source_does_not_wait_for_ever_for_a_goodbye_that_never_comes) {
   serve_nobody([](std::unique_ptr<RemoteSource> remote) { EXPECT_FALSE(remote->finish(50'000'000)); });
 }

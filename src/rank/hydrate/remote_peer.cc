@@ -16,7 +16,7 @@ RemotePeer::RemotePeer(const std::shared_ptr<comm::Communicator>& comm, comm::Ra
 RemotePeer::~RemotePeer() {
   const std::shared_ptr<comm::Communicator> comm = alive_.lock();
   if (comm == nullptr) {
-    return;  // it completed all operations before it went
+    return;  // it completed all operations before it was destroyed
   }
   for (const Slot& slot : *slots_) {
     for (const comm::OpId op : {slot.sent, slot.head_came, slot.bytes_came}) {
@@ -72,7 +72,7 @@ StatusOr<state::Peer::Answer> RemotePeer::answer(int64_t limit_ns) {
 void RemotePeer::done() { forget((*slots_)[++taken_ % kSlots]); }
 
 void RemotePeer::forget(Slot& slot) {
-  // The request is with the source, since its answer is here; its completion may still be on its way to us.
+  // The source has the request, since its answer is here; the send's completion may still be on its way to us.
   comm_.wait(slot.sent);
   for (comm::OpId* op : {&slot.sent, &slot.head_came, &slot.bytes_came}) {
     comm_.forget(*op);

@@ -1,8 +1,8 @@
 // A target's line to one source on another node, over the communicator of a generation.
 //
-// For each request the room for its answer is there before the request goes out, so bytes come at once. Nothing here
-// has a timeout of its own (one in mid-message would end all messages between the two ranks): who waits, waits as long
-// as it likes, and what a silent source still owes lands here.
+// The buffers for an answer exist before its request is sent, so its bytes can be received at once. Nothing here has a
+// timeout of its own (one in mid-message would end all messages between the two ranks): callers decide how long they
+// wait, and a silent source's late answers still land here.
 #pragma once
 
 #include <array>
@@ -16,16 +16,16 @@ namespace keepstep::rank {
 
 class RemotePeer final : public state::Peer {
  public:
-  // `comm` must be there for every call, not for the destructor.
+  // `comm` must exist during every call except the destructor.
   RemotePeer(const std::shared_ptr<comm::Communicator>& comm, comm::Rank source);
-  // Memory that the communicator may still write to is left to it: given up, not freed.
+  // Memory that the communicator may still write to is abandoned, not freed.
   ~RemotePeer() override;
 
   void ask(state::RemoteRequest request) override;
   StatusOr<Answer> answer(int64_t limit_ns) override;
   void done() override;
-  // No request follows: the source need not wait for this rank any more. Returns the operation that says so; nobody
-  // needs to wait for it.
+  // No more requests follow: the source need not wait for this rank any longer. Returns the operation that sends this
+  // message; nobody needs to wait for it.
   comm::OpId leave();
 
  private:
@@ -45,7 +45,7 @@ class RemotePeer final : public state::Peer {
   comm::Communicator& comm_;
   const std::weak_ptr<comm::Communicator> alive_;
   const comm::Rank source_;
-  // On the heap, so that it can be left behind.
+  // On the heap, so that it can be abandoned.
   std::unique_ptr<std::array<Slot, kSlots>> slots_;
   uint64_t asked_ = 0;
   uint64_t taken_ = 0;

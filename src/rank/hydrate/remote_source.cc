@@ -24,7 +24,7 @@ RemoteSource::~RemoteSource() {
   state::RemoteRequest stop{.kind = static_cast<uint32_t>(RemoteKind::kStop)};
   const comm::OpId sent = comm_.send(comm::kWorld, &stop, sizeof(stop), self_, kTagHydrationRequest);
   thread_.join();
-  if (!stopped_) {  // it had ended by itself: nobody takes this message but we
+  if (!stopped_) {  // it had ended on its own: only this destructor receives the message
     state::RemoteRequest taken;
     (void)wait(comm_.receive(comm::kWorld, &taken, sizeof(taken), self_, kTagHydrationRequest));
   }
@@ -61,7 +61,7 @@ void RemoteSource::run() {
       wait_first_sent();
     }
     const bool has_room = asking_.size() + outgoing_.size() < state::kSlots;
-    // Requests that are here are begun first: the source copies while answers leave.
+    // Requests that have arrived are started first: the source copies while answers are sent.
     if (has_room && !targets_.empty() && take_request(asking_.empty())) {
       continue;
     }
@@ -82,7 +82,7 @@ void RemoteSource::run() {
   ended_.notify_all();
 }
 
-// False: none is there, and there was no waiting; or nothing comes any more.
+// False: no request is here and we did not wait, or no more will come.
 bool RemoteSource::take_request(bool wait_for_one) {
   Incoming& now = incoming_[turn_ % 2];
   if (now.op == 0) {
@@ -109,9 +109,9 @@ bool RemoteSource::take_request(bool wait_for_one) {
     return true;
   }
   if (!targets_.contains(came.source)) {
-    return true;  // said goodbye already, or never was to be served
+    return true;  // has already said goodbye, or was never to be served
   }
-  post(incoming_[++turn_ % 2]);  // so that the next one comes while we answer this
+  post(incoming_[++turn_ % 2]);  // so the next one can arrive while we answer this one
   relay_.begin(now.request);
   asking_.push_back(came.source);
   return true;
@@ -122,7 +122,7 @@ void RemoteSource::answer() {
   asking_.pop_front();
   const StatusOr<state::Relay::Answered> answered = relay_.answer();
   if (!answered.ok()) {
-    return;  // interrupted: so is the receive that comes next
+    return;  // interrupted: so is the next receive
   }
   Outgoing& outgoing = outgoing_.emplace_back();
   outgoing.head = answered->head;

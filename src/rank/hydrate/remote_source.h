@@ -1,5 +1,5 @@
-// Serves targets on other nodes for as long as a Source publishes: takes their requests from the communicator, lets a
-// state::Relay answer them, sends the answers. Owns one thread.
+// Serves targets on other nodes for as long as a Source publishes: receives their requests through the communicator,
+// lets a state::Relay answer them, and sends the answers. Owns one thread.
 #pragma once
 
 #include <array>
@@ -19,14 +19,15 @@ namespace keepstep::rank {
 
 class RemoteSource {
  public:
-  // After the Source in `region` published `identity`. Ends by itself once each of `targets` said goodbye, or when the
-  // generation is interrupted. `comm` must outlive this.
+  // Call it after the Source in `region` has published `identity`. Ends on its own once all `targets` have said
+  // goodbye, or when the generation is interrupted. `comm` must outlive it.
   RemoteSource(comm::Communicator& comm, comm::Rank self, std::byte* region, brain::Identity identity,
                const std::atomic<uint32_t>* interrupted, std::set<comm::Rank> targets);
-  // Ends at once, whoever still pulls.
+  // Ends at once, even if targets still pull.
   ~RemoteSource();
-  // Waits until it ended by itself, for at most `limit_ns`; false: it did not. So no request is left behind that nobody
-  // would ever take, as long as targets can be heard: the goodbye of one whose link to here broke never comes.
+  // Waits until it has ended on its own, for at most `limit_ns`; false if it has not. This leaves no request behind
+  // that nobody would ever receive, as long as targets can be heard: the goodbye of a target whose link broke never
+  // arrives.
   bool finish(int64_t limit_ns);
 
  private:
@@ -34,7 +35,7 @@ class RemoteSource {
     state::RemoteRequest request;
     comm::OpId op = 0;
   };
-  // What is on its way out; a slot of the region is used again only when it is gone.
+  // Answers being sent; a slot of the region is reused only after its answer has gone out.
   struct Outgoing {
     state::RemoteAnswer head;
     comm::OpId head_sent = 0;
@@ -51,11 +52,11 @@ class RemoteSource {
   comm::Communicator& comm_;
   const comm::Rank self_;
   state::Relay relay_;
-  std::set<comm::Rank> targets_;  // that may still ask
+  std::set<comm::Rank> targets_;  // that may still send requests
   std::array<Incoming, 2> incoming_;
   size_t turn_ = 0;                // in incoming_
-  std::deque<comm::Rank> asking_;  // whose requests are begun
-  std::deque<Outgoing> outgoing_;  // elements stay where they are
+  std::deque<comm::Rank> asking_;  // ranks whose requests have been started
+  std::deque<Outgoing> outgoing_;  // its elements' addresses must not change
   bool stopped_ = false;
   bool over_for_us_ = false;  // interrupted, or stopped
   std::mutex mutex_;

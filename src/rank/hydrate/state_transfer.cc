@@ -10,7 +10,8 @@
 namespace keepstep::rank {
 namespace {
 
-// Once all have formed no rank pulls any more, and goodbyes are on their way, unless a link between two nodes broke.
+// Once all have formed, no rank pulls any more, and the goodbyes are on their way unless a link between two nodes
+// broke.
 constexpr int64_t kGoodbyesNs = 5'000'000'000;
 
 }  // namespace
@@ -37,9 +38,9 @@ void StateTransfer::stop_publishing() {
 }
 
 state::Puller StateTransfer::puller(const Activation& activation) {
-  std::vector<state::Place> sources;
+  std::vector<state::SourceAccess> sources;
   for (uint32_t rank : own_sources(activation)) {
-    sources.push_back(place_of(rank));
+    sources.push_back(access_to(rank));
   }
   return state::Puller(sources, generation_.self(), copy_, &generation_.page.load()->interrupted);
 }
@@ -71,7 +72,7 @@ StatusOr<state::Pulled> StateTransfer::pull(const Activation& activation, const 
       puller(activation)
           .pull(identity, activation.version, regions, activation.compare, siblings.empty() ? nullptr : &sharing);
   if (!result.ok()) {
-    source_.reset();  // the tensors are the caller's again
+    source_.reset();  // the caller owns the tensors again
     note_silent_sources();
     return result.status();
   }
@@ -89,8 +90,8 @@ std::vector<uint32_t> StateTransfer::own_sources(const Activation& activation) c
   return sources_for(generation_.self(), activation.sources, generation_.nodes);
 }
 
-// The targets of this node, this rank among them, where all that they want comes from other nodes: they share it. Else
-// none.
+// The targets on this node, including this rank, if everything they need comes from other nodes: they share it.
+// Otherwise none.
 std::vector<uint32_t> StateTransfer::siblings(const Activation& activation) const {
   const auto is_here = [&](uint32_t rank) { return generation_.members.at(rank) != nullptr; };
   std::vector<uint32_t> here;
@@ -100,7 +101,7 @@ std::vector<uint32_t> StateTransfer::siblings(const Activation& activation) cons
   return here.size() > 1 ? here : std::vector<uint32_t>();
 }
 
-state::Place StateTransfer::place_of(uint32_t source) {
+state::SourceAccess StateTransfer::access_to(uint32_t source) {
   std::byte* member = generation_.members.at(source);
   if (member != nullptr) {
     return {.region = member + generation_.layout.hydration};
@@ -135,13 +136,13 @@ void StateTransfer::say_goodbye() {
     return;
   }
   for (const uint32_t source : own_sources(activation)) {
-    if (const state::Place place = place_of(source); place.peer != nullptr) {
-      static_cast<RemotePeer*>(place.peer)->leave();
+    if (const state::SourceAccess access = access_to(source); access.peer != nullptr) {
+      static_cast<RemotePeer*>(access.peer)->leave();
     }
   }
 }
 
-// A source that says nothing ends no connection, but it is as little user code's fault.
+// A silent source does not end a connection, but it is not user code's fault either.
 void StateTransfer::note_silent_sources() {
   for (const auto& [source, peer] : remote_peers_) {
     if (peer->silent && silent_source_.empty()) {

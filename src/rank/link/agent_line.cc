@@ -17,7 +17,7 @@ using brain::Identity;
 namespace {
 
 constexpr int kExitAgentLost = 75;
-constexpr size_t kMaxInjections = 1000;  // not yet looked at
+constexpr size_t kMaxInjections = 1000;  // not yet taken
 
 }  // namespace
 
@@ -58,8 +58,8 @@ void AgentLine::close() {
 }
 
 void AgentLine::run() {
-  // This thread's life is the worker's: the kernel hands the mutex to the agent the moment it dies.
-  KEEPSTEP_CHECK(page().alive.lock() != RobustMutex::Outcome::kFailed, "cannot lock the worker's own life mutex");
+  // This thread lives as long as the worker: the kernel passes the mutex to the agent the moment it dies.
+  KEEPSTEP_CHECK(page().alive.lock() != RobustMutex::LockResult::kFailed, "cannot lock the worker's own life mutex");
   (void)send(messages::Attach{fingerprint_});
   while (true) {
     StatusOr<Packet> packet = socket_.receive();
@@ -92,7 +92,7 @@ void AgentLine::run() {
     _exit(kExitAgentLost);
   }
   if (!done) {
-    ended_ = "its agent is gone";  // whoever waits for a rank, in another function, waits in vain
+    ended_ = "its agent is gone";  // a call that waits for a rank, in another function, would wait in vain
     changed_.notify_all();
   }
   page().alive.unlock();
@@ -102,7 +102,7 @@ Status AgentLine::send_text(std::string text, std::span<const int> fds) {
   Status status =
       messages::send_encoded(socket_, messages::encode({node_.load(), identity_.load(), std::move(text)}), fds, true);
   if (status.ok() || absl::IsUnavailable(status)) {
-    return absl::OkStatus();  // that the agent is gone is what run() finds
+    return absl::OkStatus();  // run() detects a lost agent
   }
   complain("cannot tell its agent", status);
   return status;
@@ -113,7 +113,7 @@ void AgentLine::complain(const std::string& what, const Status& why) const {
                std::string(why.message()).c_str());
 }
 
-// ---- what the agent says ------------------------------------------------------------------------------------------
+// ---- messages from the agent --------------------------------------------------------------------------------------
 
 void AgentLine::handle(const messages::Envelope& envelope, const messages::ToRank& message, std::vector<Fd> fds) {
   const std::lock_guard lock(mutex_);
@@ -180,7 +180,7 @@ void AgentLine::take(const messages::VaultAnswer& message, std::vector<Fd> fds) 
 
 Status AgentLine::prepare(Identity identity, const messages::Prepare& message, std::vector<Fd> fds) {
   if (identity <= newest_) {
-    return absl::OkStatus();  // a repetition, or older than what we are in
+    return absl::OkStatus();  // a repetition, or older than the current generation
   }
   KEEPSTEP_ASSIGN_OR_RETURN(Prepared prepared, prepared_from(identity, message, std::move(fds), welcome_.comm));
   for (size_t i = 0; i < prepared.workers.size(); ++i) {
@@ -192,7 +192,7 @@ Status AgentLine::prepare(Identity identity, const messages::Prepare& message, s
     }
   }
   prepared.memory.clear();
-  // Of this one or, where it was not entered, of the one before it.
+  // Inherited with this Prepare or, if the previous one was never entered, with that one.
   prepared.inherited =
       inherited_.valid() || !prepared_.has_value() ? std::move(inherited_) : std::move(prepared_->inherited);
   newest_ = identity;
@@ -202,13 +202,13 @@ Status AgentLine::prepare(Identity identity, const messages::Prepare& message, s
 
 // ---- the generation -----------------------------------------------------------------------------------------------
 
-bool AgentLine::drained() const {
+bool AgentLine::collectives_cut_short() const {
   const std::atomic<uint32_t>* interrupted = interrupted_.load();
   return interrupted != nullptr && interrupted->load(std::memory_order_relaxed) != 0;
 }
 
 bool AgentLine::superseded() const {
-  return interrupted_identity_ >= identity_.load() || prepared_.has_value() || drained();
+  return interrupted_identity_ >= identity_.load() || prepared_.has_value() || collectives_cut_short();
 }
 
 template <typename Done>
@@ -233,13 +233,13 @@ Status AgentLine::await_prepared() {
 
 Prepared AgentLine::take_prepared(std::vector<std::byte*>* members) {
   const std::lock_guard lock(mutex_);
-  Prepared prepared = std::move(*prepared_);  // what was waited for, or a newer one
+  Prepared prepared = std::move(*prepared_);  // the one waited for, or a newer one
   prepared_.reset();
   members->clear();
   for (const uint32_t worker : prepared.workers) {
     members->push_back(worker == worker_ ? memory_.data() : peers_.at(worker).data());
   }
-  // Memory of workers that are gone is given back.
+  // Release the memory of workers that are gone.
   std::erase_if(peers_, [&](const auto& entry) {
     return std::find(prepared.workers.begin(), prepared.workers.end(), entry.first) == prepared.workers.end();
   });
@@ -285,7 +285,7 @@ StatusOr<std::vector<uint32_t>> AgentLine::await_pause() {
   return stay_;
 }
 
-// ---- what was said ------------------------------------------------------------------------------------------------
+// ---- what the agent has announced ---------------------------------------------------------------------------------
 
 std::string AgentLine::notice() const {
   const std::lock_guard lock(mutex_);
@@ -343,7 +343,7 @@ StatusOr<StoreReply> AgentLine::ask_store(const std::string& op, const std::stri
   }
   const auto done = [&] {
     StoreReply& reply = replies_[id];
-    // Also what is asked after the seal: a peer that is gone will never set it.
+    // Also for questions asked after the seal: a peer that is gone will never set the key.
     reply.interrupted = reply.interrupted || (interrupted_.load() != nullptr && superseded());
     return reply.answered || (reply.interrupted && ends_with_generation) || ended_.has_value();
   };

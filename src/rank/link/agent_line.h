@@ -1,8 +1,9 @@
-// A worker's line to its agent: one thread that holds the robust mutex by which our death is noticed, and reads what
-// the agent says; what it said last, for who waits for it; and questions that the agent answers.
+// A worker's line to its agent: one thread that holds the robust mutex through which the agent notices this worker's
+// death, and reads the agent's messages; the latest of each, for threads that wait for it; and questions that the agent
+// answers.
 //
-// When the agent is gone the thread says so and ends the process: a worker without its agent protects nothing. Methods
-// may be called from any thread; who opens, closes and changes the generation is the main thread.
+// If the agent is gone, the thread reports it and ends the process: a worker without its agent protects nothing.
+// Methods may be called from any thread, but only the main thread opens, closes and changes the generation.
 #pragma once
 
 #include <atomic>
@@ -39,9 +40,10 @@ class AgentLine {
   // Starts the thread, and waits for the agent's welcome. CANCELLED: the job ends.
   Status open();
   bool is_open() const { return thread_.joinable(); }
-  // In a child that user code forked: the thread, the socket and the peers are its parent's. True: this is one.
+  // In a child forked by user code: the thread, the socket and the peers belong to its parent. True if this is such a
+  // child.
   bool leave_to_parent();
-  // A clean end: the life mutex is unlocked, so it is not taken for a death.
+  // A clean end: the life mutex is unlocked, so it does not count as a death.
   void close();
 
   const SharedMemory& memory() const { return memory_; }
@@ -50,33 +52,34 @@ class AgentLine {
   const messages::Welcome& welcome() const { return welcome_; }
   const WorkerLayout& layout() const { return *layout_; }
 
-  // One message of this worker's current identity. That the agent is gone is no error here: then we end anyway.
-  // INVALID_ARGUMENT, RESOURCE_EXHAUSTED (messages/envelope.h): nothing was sent; standard error says so, too.
+  // Sends one message with this worker's current identity. A lost agent is not an error here, because the process ends
+  // then anyway. INVALID_ARGUMENT, RESOURCE_EXHAUSTED (messages/envelope.h): nothing was sent, which is also reported
+  // on standard error.
   template <typename Message>
   Status send(const Message& message, std::span<const int> fds = {}) {
     return send_text(messages::write(message), fds);
   }
 
   // ---- the generation: main thread ----
-  // Waits for a generation newer than the one it is in. CANCELLED: the job ends.
+  // Waits for a generation newer than the current one. CANCELLED: the job ends.
   Status await_prepared();
-  // The newest. `members`: the memory of its workers, in their order; valid until the next call.
+  // The newest one. `members`: the memory of its workers, in their order; valid until the next call.
   Prepared take_prepared(std::vector<std::byte*>* members);
-  // Messages are of this one from now on. `interrupted` is set in its page, which outlives the next call.
+  // From now on, messages carry this identity. `interrupted` is set in its page, which outlives the next call.
   void enter(brain::Identity identity, const std::atomic<uint32_t>* interrupted);
   // ABORTED: interrupted or superseded. CANCELLED: the job ended.
   StatusOr<Activation> await_activation();
   // OK once the generation is interrupted.
   Status await_interruption();
-  // All ranks finished. The messages tell, not the page: what that says may be of one that died after the release,
-  // which is still on its way here.
+  // Waits until all ranks have finished. Follows the messages, not the page: an interruption in the page may be due to
+  // a rank that died after the release, while the release is still on its way here.
   Status await_release();
-  // Nodes. Another rank's vote may have said that all pause before our agent does.
+  // Returns the nodes that stay. Another rank's vote may announce the pause before this rank's agent does.
   StatusOr<std::vector<uint32_t>> await_pause();
 
-  // ---- what was said ----
-  bool drained() const;  // collectives of this generation complete at once
-  // Nothing is done again, whatever happens to the others.
+  // ---- what the agent has announced ----
+  bool collectives_cut_short() const;  // collectives of this generation complete at once
+  // Nothing is redone from now on, whatever happens to the others.
   bool released() const {
     const brain::Identity of = released_of_.load(std::memory_order_relaxed);
     return of != brain::Identity{} && of == identity_.load();
@@ -87,10 +90,10 @@ class AgentLine {
   std::vector<messages::Fault> take_injections();
 
   // ---- questions ----
-  // Memory for a shard; the question's id is given here. ABORTED, CANCELLED: the generation, or the job, ended before
-  // the answer came.
+  // Requests memory for a shard; the question's id is assigned here. ABORTED, CANCELLED: the generation, or the job,
+  // ended before the answer came.
   StatusOr<Fd> ask_vault(messages::VaultQuestion question);
-  // As of Engine::store. `ends_with_generation`: an interruption answers it.
+  // As for Engine::store. `ends_with_generation`: an interruption ends the wait.
   StatusOr<StoreReply> ask_store(const std::string& op, const std::string& key, const std::string& value,
                                  int64_t timeout_ms, bool ends_with_generation);
 
@@ -100,14 +103,14 @@ class AgentLine {
   void run();
   Status send_text(std::string text, std::span<const int> fds);
   void handle(const messages::Envelope& envelope, const messages::ToRank& message, std::vector<Fd> fds);
-  // What to do with each, under `mutex_`.
+  // Handles each message, under `mutex_`.
   void take(brain::Identity identity, const messages::Prepare& message, std::vector<Fd> fds);
   void take(const messages::StoreAnswer& message, std::vector<Fd> fds);
   void take(const messages::VaultAnswer& message, std::vector<Fd> fds);
   Status prepare(brain::Identity identity, const messages::Prepare& message, std::vector<Fd> fds);
   bool superseded() const;  // under `mutex_`
-  // Under `mutex_`: waits until `done` says so; ABORTED when the current generation is interrupted or superseded,
-  // CANCELLED when the job ended.
+  // Under `mutex_`: waits until `done` is true; ABORTED if the current generation is interrupted or superseded,
+  // CANCELLED if the job ended.
   template <typename Done>
   Status wait_in_generation(std::unique_lock<std::mutex>& lock, Done done);
 
@@ -126,21 +129,21 @@ class AgentLine {
   std::condition_variable changed_;
   bool welcomed_ = false;
   bool leaving_ = false;
-  brain::Identity newest_;                // that a Prepare came for
-  std::optional<Prepared> prepared_;      // the newest one not entered yet
+  brain::Identity newest_;                // of the latest Prepare
+  std::optional<Prepared> prepared_;      // the newest one that has not been entered yet
   std::optional<Activation> activation_;  // of `activation_of_`
   brain::Identity activation_of_;
-  brain::Identity interrupted_identity_;  // the newest identity we were told is sealed
+  brain::Identity interrupted_identity_;  // the newest identity known to be sealed
   std::optional<std::string> ended_;
   std::vector<messages::Fault> injections_;
   std::atomic<bool> injections_came_{false};
-  std::atomic<brain::Identity> released_of_;  // the newest generation that was; zeros: none
+  std::atomic<brain::Identity> released_of_;  // the newest generation that was released; zeros: none
   std::string notice_;
   std::atomic<bool> notice_came_{false};
   std::atomic<brain::Identity> pause_of_;   // the generation that is to pause; zeros: none
-  std::vector<uint32_t> stay_;              // nodes, as it was told
+  std::vector<uint32_t> stay_;              // nodes, from the agent
   std::map<uint32_t, SharedMemory> peers_;  // by worker
-  Fd inherited_;                            // for the Prepare that follows
+  Fd inherited_;                            // for the next Prepare
   struct VaultReply {
     bool answered = false;
     std::string error;

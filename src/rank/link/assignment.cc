@@ -7,16 +7,16 @@
 namespace keepstep::rank {
 namespace {
 
-// What the table says of this node must be what else the agent gave us.
+// The table's places on this node must match the rest of the agent's message.
 Status check_places(const Prepared& prepared) {
-  const RankPlaces& places = prepared.places;
+  const RankLocations& locations = prepared.locations;
   const auto& [self, world] = std::pair(prepared.assignment.rank, prepared.assignment.world);
   if (self >= world || prepared.ranks.size() != prepared.workers.size()) {
     return absl::InvalidArgumentError("a rank table without this rank, or whose ranks do not match its workers");
   }
   std::vector<uint32_t> here;
   for (uint32_t rank = 0; rank < world; ++rank) {
-    if (places.nodes.empty() || places.nodes[rank] == places.nodes[self]) {
+    if (locations.nodes.empty() || locations.nodes[rank] == locations.nodes[self]) {
       here.push_back(rank);
     }
   }
@@ -43,11 +43,11 @@ StatusOr<Prepared> prepared_from(brain::Identity identity, const messages::Prepa
         absl::StrFormat("a rank table with %d ranks on this node; %d is the most", here, config.max_local));
   }
   if (several) {
-    KEEPSTEP_ASSIGN_OR_RETURN(prepared.places, rank_places_from(message.table, config.max_world));
+    KEEPSTEP_ASSIGN_OR_RETURN(prepared.locations, rank_locations_from(message.table, config.max_world));
   }
   prepared.assignment = {.identity = identity,
                          .rank = message.rank,
-                         .world = static_cast<uint32_t>(several ? prepared.places.world() : here),
+                         .world = static_cast<uint32_t>(several ? prepared.locations.world() : here),
                          .version = message.version,
                          .newcomer = message.newcomer,
                          .resized = message.resized,
@@ -65,7 +65,7 @@ StatusOr<Prepared> prepared_from(brain::Identity identity, const messages::Prepa
   KEEPSTEP_ASSIGN_OR_RETURN(prepared.generation,
                             SharedMemory::attach(std::move(fds[0]), generation_page_bytes(config)));
   const auto& page = *reinterpret_cast<const GenerationPage*>(prepared.generation.data());
-  if (page.world != here || (page.across != 0) != (prepared.places.world() > here)) {
+  if (page.world != here || (page.across != 0) != (prepared.locations.world() > here)) {
     return absl::InvalidArgumentError("a generation page for other ranks on this node, or elsewhere, than the table's");
   }
   for (size_t i = 0; i < here; ++i) {

@@ -1,4 +1,5 @@
-// A rank's place in a generation, and how it gets its state: what the agent says in Prepare and Activate. Value types.
+// A rank's place in a generation, and how it gets its state: the contents of the agent's Prepare and Activate. Value
+// types.
 #pragma once
 
 #include <cstdint>
@@ -14,43 +15,43 @@
 #include "comm/communicator.h"
 #include "comm/tcp/tcp_config.h"
 #include "messages/rank_messages.h"
-#include "rank/link/rank_places.h"
+#include "rank/link/rank_locations.h"
 
 namespace keepstep::rank {
 
-// A rank in a generation, as Prepare gave it.
+// A rank in a generation, from Prepare.
 struct Assignment {
   brain::Identity identity;
   uint32_t rank = 0;
   uint32_t world = 0;
   brain::Version version = 0;
   bool newcomer = false;
-  bool resized = false;  // the world is not that of the generation that formed last
-  std::string entry;     // "start", "redo", "replacement", ...: why this entry of the loop happens
+  bool resized = false;  // the world size differs from that of the generation that formed last
+  std::string entry;     // "start", "recovery", "replacement", ...: the reason for this entry of the loop
   std::string because;
   messages::Texts environment;  // RANK, WORLD_SIZE, ...
-  // How sharded state is divided (brain::Sharding), and the division in which `version` is kept: the same or another.
+  // How sharded state is divided (brain::Sharding), and the sharding in which `version` is kept: the same or another.
   uint32_t sharding = 0;
   brain::Sharding from;
 };
 
 using Activation = messages::Activate;
 
-// Prepare, with what came beside it.
+// Prepare, with the descriptors that came with it.
 struct Prepared {
   Assignment assignment;
   std::vector<uint32_t> workers;      // on this node, by rank
-  std::vector<uint32_t> ranks;        // theirs
-  RankPlaces places;                  // of all ranks; empty: all are on this node
+  std::vector<uint32_t> ranks;        // of those workers
+  RankLocations locations;            // of all ranks; empty: all are on this node
   Fd listener;                        // where other nodes reach this rank
-  std::optional<net::SharedKey> key;  // of the connections to them
+  std::optional<net::SharedKey> key;  // for the connections to them
   comm::Protection protection = comm::Protection::kTls;
   SharedMemory generation;
   std::vector<Fd> memory;  // of `workers`
-  Fd inherited;            // what the rank's process before kept (KeptCapsules); invalid: nothing
+  Fd inherited;            // memory of the rank's previous process (KeptCapsules); invalid: none
 };
 
-// INVALID_ARGUMENT: what the table says of this node is not what else the agent gave.
+// INVALID_ARGUMENT: the table's entry for this node contradicts the rest of the message.
 StatusOr<Prepared> prepared_from(brain::Identity identity, const messages::Prepare& message, std::vector<Fd> fds,
                                  const comm::CommConfig& config);
 

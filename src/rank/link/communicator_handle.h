@@ -1,7 +1,7 @@
-// A communicator as Python holds it: any thread may call it until end(), which waits for those that are inside.
+// A communicator as Python holds it: any thread may call it until end(), which waits for the threads inside.
 //
-// Python keeps such an object as long as it likes (a traceback holds frames, a thread of the user's comes back late);
-// the communicator, whose arena belongs to the next generation then, must be gone earlier.
+// Python may keep such an object indefinitely (a traceback holds frames, a user's thread returns late). The
+// communicator must be gone earlier, because its arena then belongs to the next generation.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ class CommunicatorHandle {
   explicit CommunicatorHandle(std::shared_ptr<comm::Communicator> communicator)
       : communicator_(std::move(communicator)) {}
 
-  // Keeps the communicator while it lives.
+  // Holds the communicator while it exists.
   class Use {
    public:
     explicit Use(CommunicatorHandle& handle) : handle_(&handle) {}
@@ -44,8 +44,8 @@ class CommunicatorHandle {
     ++inside_;
     return Use(*this);
   }
-  // Its operations must complete by themselves: interrupt before where a peer may be gone. When it returns they have,
-  // nothing touches their memory any more, and the communicator is released. Once.
+  // Its operations must complete on their own: interrupt the communicator first if a peer may be gone. When end()
+  // returns, they are complete, nothing touches their memory any more, and the communicator is released. Call it once.
   void end() {
     std::unique_lock lock(mutex_);
     ended_ = true;

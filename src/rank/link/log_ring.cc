@@ -38,7 +38,7 @@ struct CommitBody {
 };
 static_assert(sizeof(CommitBody) == 80);
 
-// Entries begin at multiples of 8: what is read at their place is never half of another one's.
+// Entries begin at multiples of 8, so a reader never finds half of another entry in their place.
 constexpr uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
 constexpr uint64_t kMaxEntryBytes = sizeof(EntryHeader) + sizeof(brain::Step) + padded(kMaxLogTextBytes);
@@ -105,8 +105,8 @@ void LogWriter::log(brain::Step step, std::string_view values) {
 }
 
 void LogWriter::wait_for_room() {
-  constexpr int64_t kBoundNs = 100'000'000;  // as long as the agent takes to look by itself
-  // Before the look at the tail: the reader moves that first and changes `emptied` then.
+  constexpr int64_t kBoundNs = 100'000'000;  // the interval at which the agent looks on its own
+  // Read before the tail: the reader moves the tail first, then changes `emptied`.
   const uint32_t seen = header_->emptied.load();
   header_->waiting.store(1);
   if (!has_room()) {

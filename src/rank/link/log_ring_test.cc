@@ -48,7 +48,7 @@ class LogRingTest : public testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     return found;
   }
-  // The header of an entry as a broken worker could have left it, at byte `at` of all ever written.
+  // Writes an entry's header as a broken worker could have left it, at byte `at` of all bytes ever written.
   void forge(uint64_t at, uint32_t kind, uint32_t bytes) {
     const uint32_t entry[2] = {kind, bytes};
     std::memcpy(data() + at % kLogRingDataBytes, entry, sizeof entry);
@@ -157,7 +157,7 @@ TEST_F(LogRingTest, an_entry_that_a_killed_worker_did_not_finish_is_not_there) {
   writer_.commit({.step = 1});
   const uint64_t head = header().head.load();
   writer_.log(2, R"({"half": true})");
-  header().head.store(head);  // killed before it could say that the entry is there
+  header().head.store(head);  // killed before it could announce the entry
   EXPECT_EQ(collect(), (std::vector<Entry>{{1, ""}}));
   EXPECT_TRUE(collect().empty());
 }
@@ -222,7 +222,7 @@ TEST_F(LogRingTest, no_bytes_whatever_crash_the_reader) {
   for (int round = 0; round < 2000; ++round) {
     const uint64_t before = header().head.load();
     for (size_t i = 0; i < 512; i += 8) {
-      // Small numbers: lengths and kinds that may just pass.
+      // Small numbers: lengths and kinds that may just pass the checks.
       const uint64_t word = random() % 3 == 0 ? random() : (random() % 80) << 32 | random() % 4;
       std::memcpy(data() + (before + i) % (kLogRingDataBytes - 8), &word, sizeof word);
     }

@@ -49,7 +49,7 @@ void NodeLink::close() {
     return;
   }
   if (getpid() != pid_) {
-    thread_.detach();  // a forked child: thread, socket and membership are its parent's
+    thread_.detach();  // a forked child: thread, socket and membership belong to its parent
     return;
   }
   {
@@ -74,14 +74,14 @@ void NodeLink::run() {
     }
     const auto message = messages::read<messages::FromService>(envelope->text);
     if (!message.ok()) {
-      break;  // no agent of this version talks like that
+      break;  // no agent of this version sends that
     }
     handle(*message, std::move(packet->fds));
   }
   const std::lock_guard lock(mutex_);
   lost_ = true;
   if (generation_.valid() && !leaving_ && !because_.has_value()) {
-    // Without the agent nobody would notice that a member dies.
+    // Without the agent nobody would notice the death of a member.
     because_ = "the agent of this node is gone";
     auto* page = reinterpret_cast<GenerationPage*>(generation_.data());
     page->interrupted.store(1);
@@ -170,7 +170,8 @@ void NodeLink::abort(const std::string& because) {
     if (!generation_.valid()) {
       return;
     }
-    // All ranks share the word: they return before the agent could even read a message. It tells them why.
+    // All ranks share the word, so they return before the agent could even read a message. The agent then tells them
+    // why.
     auto* page = reinterpret_cast<GenerationPage*>(generation_.data());
     page->interrupted.store(1);
     comm::wake_all(config_, generation_.data() + kHeaderBytes);

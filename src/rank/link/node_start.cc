@@ -10,7 +10,7 @@
 namespace keepstep::rank {
 namespace {
 
-constexpr int kTries = 20;  // each fails only when the agent ended between its start and our connection
+constexpr int kTries = 20;  // one fails only if the agent ended between its start and our connection
 
 // Runs `command node --job JOB`, which returns once an agent listens.
 Status start(const std::string& job, const std::string& command) {

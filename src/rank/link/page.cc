@@ -8,7 +8,7 @@ namespace keepstep::rank {
 
 void store_digest(WorkerPage& page, brain::Step step, const brain::StepDigest& digest) {
   DigestSlot& slot = page.digest[step % 2];
-  slot.step = 0;  // a reader never takes the step of one and the digest of another
+  slot.step = 0;  // a reader never combines the step of one with the digest of another
   slot.gradients = digest.gradients;
   slot.state = digest.state;
   slot.step = step;
@@ -24,7 +24,7 @@ std::optional<brain::StepDigest> load_digest(const WorkerPage& page, brain::Step
 
 void store_mean(GenerationPage& page, brain::Step step, double mean, uint32_t flags) {
   MeanSlot& slot = page.mean[step % 2];
-  slot.step = 0;  // a reader never takes the step of one and the mean of another
+  slot.step = 0;  // a reader never combines the step of one with the mean of another
   slot.mean = mean;
   slot.flags = flags;
   slot.step = step;
@@ -32,7 +32,7 @@ void store_mean(GenerationPage& page, brain::Step step, double mean, uint32_t fl
 
 uint32_t load_flags(const GenerationPage& page, brain::Step step) {
   if (page.across == 0) {
-    return page.cells[step % 2].flags.load();  // every vote put its own there before it counted
+    return page.cells[step % 2].flags.load();  // every vote put its flags there before it counted
   }
   const MeanSlot& slot = page.mean[step % 2];
   return slot.step.load() == step ? slot.flags.load() : 0;

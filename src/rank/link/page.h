@@ -7,8 +7,8 @@
 //   WorkerPage.alive      locked by the worker's engine thread for its whole life; agents watch it
 //   capsules              the worker; the agent copies a dead worker's capsules into its successor's page
 //   log                   the worker; the agent reads it (log_ring.h)
-//   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent. One on each node of a
-//                         generation; what the nodes have in common their leaders carry (node_vote.h)
+//   GenerationPage        votes by its members; `interrupted` and `verdict` by the agent. Each node of a generation has
+//                         one; leaders carry what the nodes have in common (node_vote.h)
 // A page belongs to one incarnation or one generation and is never reused, so a late write of a worker that was
 // declared dead lands where nobody reads any more.
 #pragma once
@@ -33,22 +33,23 @@ inline constexpr uint64_t kGenerationMagic = 0x3150'4e47'5054'534b;  // "KSTPGNP
 inline constexpr size_t kCapsuleBytes = 1 << 20;
 inline constexpr size_t kHeaderBytes = 4096;
 
-// What a rank measured in one step: the sum of its micro-batches' losses and how many there were. Written before the
-// vote on `step`, two steps kept, so that the loss of a committed step is known even if its rank died right after.
+// A rank's measurements in one step: the sum of its micro-batches' losses, and their number. Written before the vote on
+// `step` and kept for two steps, so the loss of a committed step is known even if its rank died right afterwards.
 struct LossSlot {
   std::atomic<uint64_t> step;
   std::atomic<double> sum;
   std::atomic<uint64_t> micro_batches;
 };
 
-// What a rank holds when it votes on `step` (brain/commit/digests.h). Written before that vote, two steps kept.
+// What a rank votes for in `step` (brain/commit/digests.h). Written before that vote, kept for two steps.
 struct DigestSlot {
   std::atomic<uint64_t> step;
   std::atomic<uint64_t> gradients;
   std::atomic<uint64_t> state;
 };
 
-// What forward changes on each rank (docs/design/step_commit.md), as of version `version_plus_1 - 1`; 0: none yet.
+// The values that forward changes on each rank (docs/design/step_commit.md), at version `version_plus_1 - 1`; 0: none
+// yet.
 struct CapsuleSlot {
   std::atomic<uint64_t> version_plus_1;
   std::atomic<uint64_t> bytes;
@@ -82,14 +83,14 @@ struct WorkerLayout {
   size_t bytes;
 };
 
-// One of two vote cells; step s uses cell s % 2, and the last voter on s+1 clears it for s+2.
+// One of two vote cells; step s uses cell s % 2, and the last voter on step s + 1 clears it for step s + 2.
 struct VoteCell {
   std::atomic<uint32_t> voted;
   std::atomic<uint32_t> flags;
 };
 
-// What was decided on a step over all ranks of all nodes, where a rank cannot read every other's page: the mean loss,
-// and the flags of all votes in union.
+// The decision on a step over all ranks of all nodes, for generations in which a rank cannot read every page: the mean
+// loss, and the union of the flags of all votes.
 struct MeanSlot {
   std::atomic<uint64_t> step;
   std::atomic<double> mean;
@@ -102,17 +103,17 @@ struct GenerationPage {
   uint32_t generation;
   uint32_t world;                             // members on this node
   uint32_t across;                            // 1: there are members on other nodes too
-  alignas(64) std::atomic<uint32_t> sealing;  // by the agent, before it seals: for those that open their word then
+  alignas(64) std::atomic<uint32_t> sealing;  // by the agent, before it seals: for ranks that open their word meanwhile
   std::atomic<uint32_t> interrupted;          // by the agent, once all its members' words are sealed
-  std::atomic<uint32_t> verdict_ready;        // 1: verdict_version counts; 2: the job ends instead
+  std::atomic<uint32_t> verdict_ready;        // 1: verdict_version is valid; 2: the job ends instead
   std::atomic<uint64_t> verdict_version;
   alignas(64) VoteCell cells[2];
   alignas(64) std::atomic<uint32_t> decided;  // the low 32 bits of the newest decided step
-  std::atomic<uint32_t> formed;               // how many members here are clean at the generation's version
-  std::atomic<uint32_t> formed_everywhere;    // 1: all members of all nodes are; where `across` only
-  alignas(64) std::atomic<uint32_t> bell;     // futex: rung after any of the above changed in a way one may wait for
+  std::atomic<uint32_t> formed;               // number of members here that are clean at the generation's version
+  std::atomic<uint32_t> formed_everywhere;    // 1: all members of all nodes are clean; only if `across`
+  alignas(64) std::atomic<uint32_t> bell;     // futex: rung after any change above that a rank may wait for
   std::atomic<uint32_t> sleepers;             // on `bell`
-  alignas(64) MeanSlot mean[2];               // of even, of odd steps; where `across` only
+  alignas(64) MeanSlot mean[2];               // for even and odd steps; only if `across`
 };
 static_assert(sizeof(GenerationPage) <= kHeaderBytes);
 
@@ -121,23 +122,23 @@ inline void set_state(WorkerPage& page, brain::StateWord word) {
 }
 
 void store_digest(WorkerPage& page, brain::Step step, const brain::StepDigest& digest);
-// Nothing: the rank stored none for this step. Certain once its vote on `step` was seen.
+// std::nullopt if the rank stored none for this step. Final once its vote on `step` was seen.
 std::optional<brain::StepDigest> load_digest(const WorkerPage& page, brain::Step step);
 
-// Written before `decided` (or the verdict) tells of the step, so whoever reads it then finds it.
+// Written before `decided` (or the verdict) announces the step, so a reader who sees that finds it.
 void store_mean(GenerationPage& page, brain::Step step, double mean, uint32_t flags);
-// The flags of all votes on `step` in union, once the step is decided or a verdict counts it.
+// The union of the flags of all votes on `step`, once the step is decided or a verdict commits it.
 uint32_t load_flags(const GenerationPage& page, brain::Step step);
-// NaN: not known here, or no rank recorded a loss.
+// NaN: unknown here, or no rank recorded a loss.
 double load_mean(const GenerationPage& page, brain::Step step);
 
-// Change a word, then ring: whoever waits sees either the change or the new bell, never neither.
+// Change a word, then ring: a waiter sees either the change or the new bell, never neither.
 void ring(GenerationPage& page);
 
-// Sleeps until the bell differs from `seen` (read before the condition was checked), or 100 ms.
+// Sleeps until the bell differs from `seen` (read before the condition was checked), at most 100 ms.
 void wait_bell(GenerationPage& page, uint32_t seen);
 
-// Waits until `done` says so, which must follow a ring: true then; false once the generation is interrupted.
+// Waits until `done` returns true; whatever makes it true must ring. False once the generation is interrupted.
 template <typename Done>
 bool wait_until(GenerationPage& page, Done done) {
   while (true) {

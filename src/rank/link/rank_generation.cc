@@ -10,7 +10,8 @@
 namespace keepstep::rank {
 namespace {
 
-// Beyond what the communicator waited for a broken link already. Then it is the link's own fault, and told as that.
+// On top of the time the communicator already waited for a broken link. After that it is reported as the link's own
+// fault.
 constexpr int64_t kToldNs = 1'000'000'000;
 
 }  // namespace
@@ -27,7 +28,7 @@ void RankGeneration::enter(Prepared& prepared, const std::vector<std::byte*>& he
   }
   pages_.push_back(std::move(prepared.generation));
   page = reinterpret_cast<GenerationPage*>(pages_.back().data());
-  nodes = across() ? prepared.places.nodes : std::vector<uint32_t>();
+  nodes = across() ? prepared.locations.nodes : std::vector<uint32_t>();
 }
 
 void RankGeneration::make_communicator(Prepared& prepared) {
@@ -43,7 +44,7 @@ void RankGeneration::make_communicator(Prepared& prepared) {
   if (across()) {
     endpoint.transport = comm::make_tcp_transport({.identity = assignment.identity,
                                                    .self = assignment.rank,
-                                                   .addresses = std::move(prepared.places.addresses),
+                                                   .addresses = std::move(prepared.locations.addresses),
                                                    .key = *prepared.key,
                                                    .protection = prepared.protection},
                                                   std::move(prepared.listener));

@@ -1,7 +1,7 @@
-// What a rank has of the generation that it is in: its place, the memory of the ranks on its node, the communicator.
+// A rank's view of its current generation: its place, the memory of the ranks on its node, the communicator.
 //
-// Changed by the worker's main thread, between generations, while nothing else uses it; other threads may look at
-// `page` at any time: the page before stays until another one has come.
+// Changed by the worker's main thread, between generations, while nothing else uses it. Other threads may look at
+// `page` at any time: the previous page stays until the next one has arrived.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@
 
 namespace keepstep::rank {
 
-// What came of an operation. ABORTED: interrupted; UNAVAILABLE: a link broke.
+// The result of an operation. ABORTED: interrupted; UNAVAILABLE: a link broke.
 Status status_of(const comm::Completion& completion);
 
 struct RankGeneration {
  private:
-  std::vector<SharedMemory> pages_;  // the newest, and the one before; outlive the communicator
+  std::vector<SharedMemory> pages_;  // the newest, and the previous one; they outlive the communicator
 
  public:
   // `own`: this worker's memory.
@@ -40,8 +40,7 @@ struct RankGeneration {
   std::atomic<GenerationPage*> page{nullptr};
   std::shared_ptr<comm::Communicator> communicator;
 
-  // `here`: the memory of the ranks that `prepared` says are on this node. The communicator follows by
-  // make_communicator().
+  // `here`: the memory of the ranks that `prepared` lists on this node. make_communicator() must follow.
   void enter(Prepared& prepared, const std::vector<std::byte*>& here);
   void make_communicator(Prepared& prepared);
   std::vector<const WorkerPage*> member_pages() const;  // by rank; null: on another node
@@ -51,15 +50,16 @@ struct RankGeneration {
   comm::Rank self() const { return assignment.rank; }
   comm::Rank world() const { return assignment.world; }
   bool across() const { return page.load()->across != 0; }  // there are members on other nodes
-  bool speaks_for_node() const;                             // the lowest rank there
+  bool speaks_for_node() const;                             // whether this is the lowest rank on its node
 
-  // ---- what comes of operations of the communicator ----
-  // Waits for it, and forgets it. ABORTED: interrupted. UNAVAILABLE: a link broke, and no interruption says why.
+  // ---- results of the communicator's operations ----
+  // Waits for the operation, and forgets it. ABORTED: interrupted. UNAVAILABLE: a link broke, and no interruption
+  // explains it.
   Status exchange(comm::OpId op) const;
-  // A link that broke is mostly a process that is gone, and the interruption is on its way: ABORTED then. `why` if it
-  // does not come.
+  // A broken link usually means that a process is gone and the interruption is on its way: ABORTED if it arrives,
+  // otherwise `why`.
   Status await_interruption(const Status& why) const;
-  // The same for what is UNAVAILABLE; else `status`.
+  // The same if `status` is UNAVAILABLE; otherwise `status`.
   Status passed_on(const Status& status) const;
 };
 

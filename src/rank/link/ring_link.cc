@@ -21,7 +21,7 @@ void RingLink::leave() {
   if (!socket_.valid()) {
     return;
   }
-  if (getpid() == pid_) {  // in a forked child the place is its parent's
+  if (getpid() == pid_) {  // in a forked child the place belongs to its parent
     (void)socket_.send(messages::write(messages::LeaveRing{}));
   }
   socket_ = PacketSocket();

@@ -1,8 +1,8 @@
-// A rank's way to the rings of its node's agent (src/agent/rings/ring_service.h); messages:
+// Connects a rank to the rings of its node's agent (src/agent/rings/ring_service.h). Messages:
 // docs/formats/wire_worker.md#rings.
 //
-// One link is one process's place in one ring. The agent takes the link's end for the process's: its row is free then.
-// One thread.
+// One link is one process's place in one ring. The agent takes the end of the link for the end of the process, and
+// frees its row. One thread.
 #pragma once
 
 #include <memory>
@@ -22,17 +22,17 @@ class RingLink {
   static StatusOr<std::unique_ptr<RingLink>> connect(const std::string& path);
   ~RingLink();
 
-  // Joins the ring of this name, for items from `position` on; the first one to come makes it, and one that cannot give
-  // `position`, or is of another form, is replaced. May be called again: then the earlier reader must be gone.
+  // Joins the ring of this name, for items from `position` on. The first process to join makes it; a ring that cannot
+  // provide `position`, or has another form, is replaced. May be called again once the earlier reader is gone.
   // RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INVALID_ARGUMENT: the agent's reason. UNAVAILABLE: the agent is gone.
   StatusOr<std::unique_ptr<data::RingReader>> open(const std::string& name, const data::RingSpec& spec,
                                                    uint64_t position);
-  // Whether this process may start the ring's loader process now: then it is to hand this socket to it. An invalid Fd:
-  // somebody else does, or has.
+  // Asks whether this process may start the ring's loader process now; if so, it must hand this socket to it. An
+  // invalid Fd: another process starts it, or has started it.
   StatusOr<Fd> ask_for_loader();
-  // Of the ring that was opened last, for a loader process.
+  // The memory of the ring opened last, for a loader process.
   std::shared_ptr<data::RingMemory> memory() const { return memory_; }
-  // A clean end, after the reader's: if it is the last one of the ring, the ring and its loader go. Idempotent.
+  // A clean end, after the reader's: the last process to leave ends the ring and its loader. Idempotent.
   void leave();
 
  private:

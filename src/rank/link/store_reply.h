@@ -1,4 +1,4 @@
-// What the Store said to a rank, or that it said nothing.
+// The Store's answer to a rank, or none.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace keepstep::rank {
 struct StoreReply {
   bool answered = false;     // false: timed out, or interrupted
   bool interrupted = false;  // the generation was sealed, or the job ended
-  bool ok = false;           // the agent's answer: the key was there, the condition held
+  bool ok = false;           // the agent's answer: the key existed, the condition held
   std::string value;
-  std::string error;  // the agent has the answer and could not give it: why
+  std::string error;  // why the agent, which has the answer, could not send it
 };
 
 inline StoreReply store_reply(const messages::StoreAnswer& answer, std::vector<Fd> fds) {

@@ -21,7 +21,7 @@ struct Head {  // of a message; the capsule follows
   uint64_t bytes = 0;
 };
 
-// What each rank tells all others while a generation forms: two flags, then a bit for each rank whose copy it has.
+// Sent by each rank to all others while a generation forms: two flags, then a bit for each rank whose copy it has.
 constexpr uint8_t kWanted = 1;
 constexpr uint8_t kHasOwn = 2;
 
@@ -79,9 +79,9 @@ class CapsuleCopies::Exchange {
     ops_.push_back(copies_.comm_->send(comm::kWorld, message.data(), message.size(), to, kTagCapsule));
   }
 
-  // `taken` gets the capsule, if it is of `version`, once wait() said OK.
+  // `taken` receives the capsule, if it is of `version`, once wait() has returned OK.
   void receive(Rank from, Version version, std::optional<std::string>& taken) {
-    std::string& message = messages_.emplace_back(sizeof(Head) + copies_.most_bytes_, '\0');
+    std::string& message = messages_.emplace_back(sizeof(Head) + copies_.max_bytes_, '\0');
     ops_.push_back(copies_.comm_->receive(comm::kWorld, message.data(), message.size(), from, kTagCapsule));
     coming_.push_back({from, version, &message, &taken});
   }
@@ -99,7 +99,7 @@ class CapsuleCopies::Exchange {
     for (const Coming& came : std::exchange(coming_, {})) {
       Head head;
       std::memcpy(&head, came.message->data(), sizeof(head));
-      if (head.version != came.version || head.bytes > copies_.most_bytes_) {
+      if (head.version != came.version || head.bytes > copies_.max_bytes_) {
         return absl::InternalError(
             absl::StrFormat("rank %d gave a capsule of version %d with %d bytes; version %d "
                             "was due; do all ranks run the same version of keepstep?",
@@ -118,7 +118,7 @@ class CapsuleCopies::Exchange {
     std::optional<std::string>* taken;
   };
   CapsuleCopies& copies_;
-  std::deque<std::string> messages_;  // they stay where they are
+  std::deque<std::string> messages_;  // their addresses must not change
   std::vector<comm::OpId> ops_;
   std::vector<Coming> coming_;
 };
@@ -130,7 +130,7 @@ void CapsuleCopies::enter(comm::Communicator& comm, Rank self, const std::vector
   wanted_.assign(nodes.size(), false);
 }
 
-// For the capsules of those that this rank keeps. `version`: what stays where there has to be more room.
+// Makes room for the capsules that this rank keeps. `version`: the one that is kept if the memory must grow.
 Status CapsuleCopies::make_room(Version version) {
   std::vector<Rank> ranks;
   for (Rank rank = 0; rank < keepers_.size(); ++rank) {
@@ -142,7 +142,7 @@ Status CapsuleCopies::make_room(Version version) {
   if (ranks.size() <= kept_.room()) {
     return absl::OkStatus();
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(KeptCapsules more, KeptCapsules::create(ranks.size(), most_bytes_));
+  KEEPSTEP_ASSIGN_OR_RETURN(KeptCapsules more, KeptCapsules::create(ranks.size(), max_bytes_));
   for (const Rank rank : ranks) {
     if (const std::optional<std::string> had = kept_.find(rank, version)) {
       KEEPSTEP_RETURN_IF_ERROR(more.put(rank, version, *had));
@@ -184,7 +184,7 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
   comm_->forget(gather);
   KEEPSTEP_RETURN_IF_ERROR(gathered);
   std::vector<bool> there(world);  // the rank has its capsule, or is about to get it
-  // All ranks know the same and come to the same plan. First everyone gets what is its own.
+  // All ranks know the same and compute the same plan. First every rank gets its own capsule.
   {
     Exchange exchange(*this);
     for (Rank rank = 0; rank < world; ++rank) {
@@ -213,7 +213,7 @@ StatusOr<std::optional<std::string>> CapsuleCopies::share(Version version, bool 
     }
     KEEPSTEP_RETURN_IF_ERROR(exchange.wait());
   }
-  // Then keepers, what they are to keep.
+  // Then keepers get the copies they lack.
   KEEPSTEP_RETURN_IF_ERROR(make_room(version));
   std::map<Rank, std::optional<std::string>> kept;
   {

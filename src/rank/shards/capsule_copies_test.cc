@@ -31,7 +31,7 @@ TEST(CapsuleCopies, the_keeper_is_at_the_same_place_on_the_next_node) {
   EXPECT_EQ(keepers_of({0, 1, 0, 1}), (std::vector<Rank>{1, 0, 3, 2}));
 }
 
-// Three nodes; each rank's copies live on from generation to generation, unless a test puts new ones in their place.
+// Three nodes; each rank's copies survive from generation to generation, unless a test replaces them with new ones.
 class Copies : public ::testing::Test {
  protected:
   static constexpr size_t kRanks = 5;
@@ -46,7 +46,7 @@ class Copies : public ::testing::Test {
     }
     return result;
   }
-  // A generation: each rank enters it, then does `body`.
+  // A generation: each rank enters it, then calls `body`.
   void generation(const std::function<void(CapsuleCopies&, Communicator&, Rank)>& body) {
     world_.run(Mode::kThreads, [&](Communicator& comm, Rank self) {
       copies_[self]->enter(comm, self, nodes_);
@@ -54,7 +54,7 @@ class Copies : public ::testing::Test {
     });
     world_.begin_generation();
   }
-  // The first one, in which all steps up to `last` are copied.
+  // The first generation, in which all steps up to `last` are copied.
   void steps_up_to(brain::Version last) {
     generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
       const auto shared = copies.share(0, true, std::nullopt);
@@ -80,7 +80,7 @@ TEST_F(Copies, the_two_newest_versions_of_each_rank_lie_on_the_next_node) {
 
 TEST_F(Copies, the_ranks_of_a_lost_node_get_their_capsules_back_and_keepers_what_was_lost_with_it) {
   steps_up_to(4);
-  // Ranks 2 and 3 were a node; they begin anew with nothing.
+  // Ranks 2 and 3 were one node; they start over with nothing.
   copies_[2] = std::make_unique<CapsuleCopies>(kMaxBytes);
   copies_[3] = std::make_unique<CapsuleCopies>(kMaxBytes);
   const brain::Version version = 3;  // step 4 is redone
@@ -104,7 +104,7 @@ TEST_F(Copies, when_the_keepers_are_lost_too_nothing_comes_and_nobody_waits) {
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     const auto got = copies.share(2, true, self >= 2 ? std::nullopt : std::optional(capsule_of(self, 2)));
     ASSERT_TRUE(got.ok()) << got.status();
-    // Rank 4's was kept by rank 0; those of 2 and 3 by rank 4.
+    // Rank 0 kept the capsule of rank 4, and rank 4 those of 2 and 3.
     EXPECT_EQ(got->has_value(), self == 4);
   });
 }
@@ -115,7 +115,7 @@ TEST_F(Copies, who_takes_the_rank_of_a_keeper_that_died_has_what_it_kept) {
     copies_[rank]->on_memory([&memory, rank](int fd) { memory[rank] = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); });
   }
   steps_up_to(2);
-  // Rank 4 dies, and the node of ranks 2 and 3, whose capsules it keeps, is lost before anybody could send them again.
+  // Rank 4 dies, and the node of ranks 2 and 3, whose capsules it keeps, is lost before anyone could send them again.
   for (const Rank lost : {2u, 3u, 4u}) {
     copies_[lost] = std::make_unique<CapsuleCopies>(kMaxBytes);
   }
@@ -143,7 +143,7 @@ TEST(KeptCapsules, have_two_versions_of_as_many_ranks_as_there_is_room_for) {
   EXPECT_FALSE(kept.find(3, 3).has_value());
   EXPECT_TRUE(absl::IsFailedPrecondition(kept.put(8, 6, "")));
   EXPECT_TRUE(absl::IsFailedPrecondition(kept.put(3, 6, std::string(101, 'x'))));
-  // What lies in the memory is not taken on trust.
+  // The memory's contents are not trusted.
   const KeptCapsules again = *KeptCapsules::attach(Fd(fcntl(kept.fd(), F_DUPFD_CLOEXEC, 0)), 100);
   EXPECT_EQ(again.room(), 2u);
   EXPECT_EQ(again.find(3, 5), "ddddd");
@@ -156,7 +156,7 @@ TEST(KeptCapsules, have_two_versions_of_as_many_ranks_as_there_is_room_for) {
 TEST_F(Copies, in_another_world_a_new_rank_gets_that_of_the_lowest_that_has_one) {
   steps_up_to(2);
   for (const auto& copies : copies_) {
-    copies->forget();  // by ranks that are others now
+    copies->forget();  // kept by ranks that have since changed
   }
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     const bool is_new = self == 0 || self == 4;
@@ -176,7 +176,7 @@ TEST_F(Copies, ranks_without_per_rank_values_give_and_take_nothing) {
     const auto got = copies.share(0, self == 1, std::nullopt);
     ASSERT_TRUE(got.ok()) << got.status();
     for (brain::Version version = 1; version <= 3; ++version) {
-      // A rank whose capsule became empty meanwhile still keeps its word.
+      // A rank still copies its capsule even if it has become empty.
       ASSERT_TRUE(copies.copy(version, version < 3 ? capsule_of(self, version) : "").ok());
     }
   });
@@ -193,7 +193,7 @@ TEST_F(Copies, an_interruption_ends_the_wait_and_what_was_kept_stays) {
   steps_up_to(2);
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     ASSERT_TRUE(copies.share(2, true, capsule_of(self, 2)).ok());
-    if (self == 0) {  // never comes to its vote
+    if (self == 0) {  // never reaches its vote
       world_.await(kRanks - 1);
       world_.interrupt();
       return;
@@ -211,7 +211,7 @@ TEST_F(Copies, a_capsule_of_another_version_is_no_capsule) {
   generation([&](CapsuleCopies& copies, Communicator&, Rank self) {
     ASSERT_TRUE(copies.share(0, true, std::nullopt).ok());
     const Status status = copies.copy(self == 4 ? 2 : 1, capsule_of(self, 1));
-    // Rank 4 keeps those of 2 and 3, rank 0 keeps that of 4.
+    // Rank 4 keeps the capsules of 2 and 3, rank 0 that of 4.
     EXPECT_EQ(absl::IsInternal(status), self == 4 || self == 0) << status;
   });
 }

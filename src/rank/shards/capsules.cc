@@ -32,7 +32,7 @@ void Capsules::enter(Fd inherited) {
   const Assignment& assignment = generation_.assignment;
   wanted_ = false;
   if (assignment.resized || assignment.newcomer) {
-    copies_.forget();  // by ranks of another world, or of a life before
+    copies_.forget();  // from ranks of another world, or from a previous life
   }
   if (inherited.valid() && !assignment.resized) {
     if (StatusOr<KeptCapsules> kept = KeptCapsules::attach(std::move(inherited), kCapsuleBytes); kept.ok()) {
@@ -68,7 +68,7 @@ void Capsules::clear() {
   }
 }
 
-// The lowest rank of this node that has one.
+// The capsule of the lowest rank on this node that has one.
 std::optional<std::string> Capsules::neighbours(Version version) const {
   for (const std::byte* member : generation_.members) {  // null: on another node
     std::optional<std::string> found = member == nullptr ? std::nullopt : capsule_in(member, version);
@@ -84,7 +84,7 @@ Status Capsules::share() {
   const bool resized = generation_.assignment.resized;
   std::optional<std::string> own = wanted_ ? load(version) : std::nullopt;
   if (wanted_ && !own.has_value() && resized) {
-    // A new rank begins with what another one's forward passes led to.
+    // A new rank starts with the result of another rank's forward passes.
     own = neighbours(version);
     if (own.has_value()) {
       KEEPSTEP_RETURN_IF_ERROR(save(version, *own));

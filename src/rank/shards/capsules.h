@@ -1,5 +1,5 @@
-// A rank's capsule: what forward changes (docs/design/step_commit.md), in its page, and copies on other nodes
-// (capsule_copies.h). Main thread.
+// A rank's capsule: the values that forward changes (docs/design/step_commit.md), in its page, and its copies on other
+// nodes (capsule_copies.h). Main thread.
 #pragma once
 
 #include <optional>
@@ -16,20 +16,20 @@ namespace keepstep::rank {
 class Capsules {
  public:
   Capsules(AgentLine& agent, RankGeneration& generation);
-  // The generation has begun, and has its communicator. `inherited`: see Prepared.
+  // The generation has begun and has its communicator. `inherited`: see Prepared.
   void enter(Fd inherited);
 
-  // As of `version`; at most kCapsuleBytes.
+  // The values at `version`; at most kCapsuleBytes.
   Status save(brain::Version version, std::string_view bytes);
   std::optional<std::string> load(brain::Version version) const;
   void clear();  // of all versions
-  // Several nodes: whether this rank has per-rank values, said before the generation forms.
+  // With several nodes: whether this rank has per-rank values. Call it before the generation forms.
   void want(bool wanted) { wanted_ = wanted; }
-  // While the generation forms: brings the capsule that was lost with its node, if another node has a copy; then load()
-  // finds it. Statuses as of CapsuleCopies::share.
+  // While the generation forms: recovers a capsule that was lost with its node, if another node has a copy; load() then
+  // finds it. Statuses as for CapsuleCopies::share.
   Status share();
-  // Before the vote on `version`: a copy of the capsule to another node, and copies of others to here. OK when
-  // interrupted: then the vote finds the seal.
+  // Before the vote on `version`: sends a copy of the capsule to another node, and receives the copies kept here. OK
+  // when interrupted: the vote will find the seal.
   Status copy(brain::Version version);
 
  private:

@@ -1,6 +1,5 @@
-// What all ranks say together of the copies of shards when a generation forms: by rank, whether it needs any, and by
-// shard the lowest and the highest rank that can give it. One all_reduce (the minimum) makes the table of all out of
-// those of each.
+// A table of shard copies that all ranks share when a generation forms: which ranks need one, and for each shard the
+// lowest and the highest rank that can give it. One all_reduce (minimum) merges the ranks' tables.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +14,10 @@ namespace keepstep::rank {
 
 class CopyTable {
  public:
-  // `shards`: ranks of the world that has them.
+  // `shards`: the number of shards, one for each rank of the world that made them.
   CopyTable(comm::Rank world, comm::Rank shards) : world_(world), words_(world + size_t{2} * shards, kNone) {}
 
-  // Of one rank, before the all_reduce; a shard of a rank beyond `shards` is left out.
+  // For one rank, before the all_reduce; a shard of a rank beyond `shards` is left out.
   void set_needs(comm::Rank rank) { words_[rank] = 0; }
   void set_gives(comm::Rank shard, comm::Rank giver) {
     if (at(shard) < words_.size()) {
@@ -30,12 +29,12 @@ class CopyTable {
   size_t size() const { return words_.size(); }  // int32
 
   bool needs(comm::Rank rank) const { return words_[rank] == 0; }
-  // The lowest that gives this shard.
+  // The lowest rank that can give this shard.
   std::optional<comm::Rank> giver(comm::Rank shard) const {
     const int32_t lowest = words_[at(shard)];
     return lowest == kNone ? std::nullopt : std::optional(static_cast<comm::Rank>(lowest));
   }
-  // That one, and the highest where it is another.
+  // That one, and the highest if it is a different one.
   std::vector<comm::Rank> givers(comm::Rank shard) const {
     const std::optional<comm::Rank> lowest = giver(shard);
     if (!lowest) {

@@ -9,7 +9,7 @@
 namespace keepstep::rank {
 namespace {
 
-// What the all_reduce makes of two.
+// What the all_reduce makes of two tables.
 CopyTable both(CopyTable one, CopyTable other) {
   std::transform(one.data(), one.data() + one.size(), other.data(), one.data(),
                  [](int32_t left, int32_t right) { return std::min(left, right); });

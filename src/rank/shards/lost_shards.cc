@@ -20,13 +20,13 @@ using comm::Rank;
 
 namespace {
 
-constexpr size_t kAhead = 2;                       // chunks of one block that are under way
+constexpr size_t kAhead = 2;                       // chunks of one block in progress
 constexpr uint64_t kMaxText = uint64_t{1} << 34;   // of all members of a group
-constexpr uint32_t kMaxWords = uint32_t{1} << 28;  // of a node's blocks as they are told
+constexpr uint32_t kMaxWords = uint32_t{1} << 28;  // for a node's list of blocks
 
 constexpr uint32_t kNoRank = ~Rank{0};
 
-// Blocks as numbers: of each its row, how many members, and these.
+// Blocks as numbers: for each its row, its number of members, and the members.
 std::vector<uint32_t> as_words(const std::vector<ParityBlock>& blocks) {
   std::vector<uint32_t> words;
   for (const ParityBlock& block : blocks) {
@@ -76,7 +76,7 @@ bool is_of(const ParityBlock& block, const std::vector<Rank>& ranks) {
 
 }  // namespace
 
-// What all ranks say, by rank.
+// The lists of all ranks, by rank.
 StatusOr<std::vector<std::vector<uint32_t>>> LostShards::gather_words(const std::vector<uint32_t>& mine) {
   WordGather gather(*generation_.communicator, generation_.world(),
                     [this](OpId op) { return generation_.exchange(op); });
@@ -84,7 +84,7 @@ StatusOr<std::vector<std::vector<uint32_t>>> LostShards::gather_words(const std:
 }
 
 // Blocks of the groups of `lost`, on all nodes, each with the lowest rank that can give it. The lowest rank of a node
-// speaks for it.
+// lists its blocks.
 StatusOr<std::map<ParityBlock, Rank>> LostShards::share_parity(const std::vector<ParityBlock>& here,
                                                                const std::vector<Rank>& lost) {
   std::vector<ParityBlock> told;
@@ -103,7 +103,7 @@ StatusOr<std::map<ParityBlock, Rank>> LostShards::share_parity(const std::vector
   return parity;
 }
 
-// Plans until all blocks that are wanted turn out sound: a corrupt one is taken away where it lies, and counts as lost.
+// Repeats the plan until all blocks it uses are sound: a corrupt one is discarded where it is, and treated as lost.
 Status LostShards::rebuild(const Activation& activation, const std::vector<Rank>& lost,
                            const std::function<std::optional<Rank>(Rank)>& giver_of) {
   const brain::Version version = activation.version;
@@ -112,7 +112,7 @@ Status LostShards::rebuild(const Activation& activation, const std::vector<Rank>
   std::map<Rank, Rebuild> plans;
   for (bool sound = false; !sound;) {
     KEEPSTEP_ASSIGN_OR_RETURN(const auto parity, share_parity(here, lost));
-    std::map<Rank, Rank> shards;  // of these groups
+    std::map<Rank, Rank> shards;  // those of these groups
     for (const auto& [block, giver] : parity) {
       for (const Rank member : block.members) {
         if (const std::optional<Rank> from = giver_of(member); from.has_value() && !corrupt.contains(member)) {
@@ -124,7 +124,7 @@ Status LostShards::rebuild(const Activation& activation, const std::vector<Rank>
     for (const Rank rank : lost) {
       if (std::optional<Rebuild> plan = brain::plan_rebuild(rank, shards, parity)) {
         plans.emplace(rank, *std::move(plan));
-      }  // else it says so itself
+      }  // otherwise the lost shard's rank reports it
     }
     KEEPSTEP_ASSIGN_OR_RETURN(const auto found, take_corrupt_away(plans, version, here));
     KEEPSTEP_ASSIGN_OR_RETURN(const auto words, gather_words(found));
@@ -144,7 +144,8 @@ Status LostShards::rebuild(const Activation& activation, const std::vector<Rank>
   return absl::OkStatus();
 }
 
-// Of those that the plans want from this rank. Gives whose shards were; for parity, which goes from `here`, kNoRank.
+// Checks the blocks that the plans want from this rank. Returns the ranks whose shards are corrupt; for corrupt parity,
+// which is removed from `here`, kNoRank.
 StatusOr<std::vector<uint32_t>> LostShards::take_corrupt_away(const std::map<Rank, Rebuild>& plans,
                                                               brain::Version version, std::vector<ParityBlock>& here) {
   std::set<std::pair<std::vector<Rank>, uint32_t>> looked_at;
@@ -176,7 +177,7 @@ StatusOr<state::ShardVault> LostShards::block_of(const Rebuild& plan, uint32_t b
                          : memory_.holding({plan.members, block - members}, version);
 }
 
-// Those blocks that the plan wants from this rank; chunk after chunk, and of each chunk block after block.
+// The blocks that the plan wants from this rank: chunk by chunk, and block by block within each chunk.
 Status LostShards::give_blocks(const Rebuild& plan, Rank to, brain::Version version) {
   std::vector<state::ShardVault> vaults;
   uint64_t chunks = 0;
@@ -213,7 +214,7 @@ Status LostShards::give_blocks(const Rebuild& plan, Rank to, brain::Version vers
   return absl::OkStatus();
 }
 
-// What was written with the last source, which is parity. `here`: it, if it lies on this node.
+// The text saved with the last source, which is parity. `here`: that block, if it is on this node.
 StatusOr<std::string> LostShards::parity_text(const Rebuild& plan, std::optional<state::ShardVault>& here,
                                               brain::Version version) {
   if (here.has_value()) {
@@ -236,7 +237,7 @@ StatusOr<std::string> LostShards::parity_text(const Rebuild& plan, std::optional
 Status LostShards::rebuild_own(const Rebuild& plan, brain::Version version) {
   const Rank self = generation_.self();
   const size_t count = plan.sources.size();
-  std::vector<std::optional<state::ShardVault>> here(count);  // blocks that lie on this node
+  std::vector<std::optional<state::ShardVault>> here(count);  // blocks on this node
   std::vector<uint32_t> numbers;
   for (size_t source = 0; source < count; ++source) {
     numbers.push_back(plan.sources[source].block);

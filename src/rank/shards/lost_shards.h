@@ -1,5 +1,5 @@
-// Shards that no node has any more are made again of their groups' other blocks (parity) when a generation forms. All
-// ranks come to the same plan, and carry it out in the same order: one lost shard after the other. Main thread.
+// Rebuilds shards that no node holds any more from their groups' other blocks (parity) when a generation forms. All
+// ranks compute the same plan and carry it out in the same order, one lost shard at a time. Main thread.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class LostShards {
  public:
   LostShards(RankGeneration& generation, ShardMemory& memory) : generation_(generation), memory_(memory) {}
 
-  // By all ranks. `lost`: whose shards; one of which too little is left stays lost. `giver_of`: who can give the shard
-  // of a rank, if it is left. Statuses as of RankGeneration::exchange.
+  // All ranks call it. `lost`: the ranks whose shards are lost; a shard with too few blocks left stays lost.
+  // `giver_of`: which rank can give a rank's shard, if it is left. Statuses as for RankGeneration::exchange.
   Status rebuild(const Activation& activation, const std::vector<comm::Rank>& lost,
                  const std::function<std::optional<comm::Rank>(comm::Rank)>& giver_of);
   void leave_generation() { incoming_.clear(); }  // after the communicator
@@ -39,7 +39,7 @@ class LostShards {
 
   RankGeneration& generation_;
   ShardMemory& memory_;
-  std::vector<std::vector<std::byte>> incoming_;  // what a receive that stays behind would write to
+  std::vector<std::vector<std::byte>> incoming_;  // write targets of abandoned receives
 };
 
 }  // namespace keepstep::rank

@@ -31,7 +31,7 @@ ParityKeeper::ParityKeeper(ShardLine line, brain::ParityBlock block, ParityVault
 void ParityKeeper::run() {
   for (bool over = false; !over;) {
     if (!take(&over).ok()) {
-      return;  // the members learn of it by themselves: of an interruption, of a link that broke
+      return;  // the members find out themselves about an interruption or a broken link
     }
   }
 }
@@ -43,7 +43,7 @@ Status ParityKeeper::take(bool* over) {
   }
   KEEPSTEP_RETURN_IF_ERROR(line_.end_all(ops));
   if (heads_.front().seal.version == kNoMoreVersions) {
-    *over = true;  // for all: they end the job together
+    *over = true;  // for all members: they end the job together
     return absl::OkStatus();
   }
   const state::ParityRoom room = state::parity_room(heads_);
@@ -69,7 +69,7 @@ Status ParityKeeper::take_chunks(state::ParityMaker& maker) {
   for (size_t member = 0; member < members; ++member) {
     texts.push_back(line_.begin_receive(block_.members[member], maker.text_of(member), kTagShardBytes));
   }
-  std::deque<OpId> asked;  // chunk after chunk; of one, those members that have it
+  std::deque<OpId> asked;  // chunk by chunk; for each, the members that have it
   std::vector<state::ReedSolomon::ConstBlock> came(members);
   const auto place = [&](size_t member, uint64_t chunk) {
     return std::span(chunks_[member * kAhead + chunk % kAhead])
@@ -80,7 +80,7 @@ Status ParityKeeper::take_chunks(state::ParityMaker& maker) {
       const uint64_t bytes = state::chunk_bytes(heads_[member].data_bytes, chunk);
       std::vector<std::byte>& memory = chunks_[member * kAhead + chunk % kAhead];
       if (memory.size() < bytes) {
-        memory.resize(bytes);  // nobody writes to it: its chunk came, or it has none
+        memory.resize(bytes);  // nobody writes to it: its chunk has arrived, or it has none
       }
       if (bytes > 0) {
         asked.push_back(line_.begin_receive(block_.members[member], place(member, chunk), kTagShardBytes));
@@ -140,7 +140,7 @@ ParityGiver::ParityGiver(ShardLine line, Rank self, std::vector<Rank> keepers)
 
 Status ParityGiver::give(state::ShardVault& vault, brain::Version version) {
   head_ = {*vault.seal_of(version), vault.data_bytes(), vault.text_room()};
-  std::vector<size_t> to;  // keepers that have not all of it, by their places
+  std::vector<size_t> to;  // keepers that do not have all of it yet, by place
   for (size_t keeper = 0; keeper < keepers_.size(); ++keeper) {
     to.push_back(keeper);
   }
@@ -151,7 +151,7 @@ Status ParityGiver::give(state::ShardVault& vault, brain::Version version) {
     }
     return line_.end_all(ops);
   };
-  // The same chunks go to all keepers at a time: those of one group wait for the same members.
+  // The same chunks go to all keepers at the same time: keepers of one group wait for the same members.
   for (int tries = 0; tries < kShardTries && !to.empty(); ++tries) {
     std::vector<OpId> ops;
     for (const size_t keeper : to) {
@@ -182,7 +182,7 @@ Status ParityGiver::give(state::ShardVault& vault, brain::Version version) {
 }
 
 Status ParityGiver::give_bytes(state::ShardVault& vault, brain::Version version, std::span<const size_t> to) {
-  std::vector<std::vector<OpId>> under_way;  // by chunk; the text comes before the first
+  std::vector<std::vector<OpId>> under_way;  // by chunk; the text precedes the first
   const auto begin = [&](std::span<const std::byte> bytes) {
     std::vector<OpId>& ops = under_way.emplace_back();
     for (const size_t keeper : to) {

@@ -1,8 +1,10 @@
-// Parity of shards, made while their ranks compute the next step: members of a group give their shards' chunks, a rank
-// on another node codes them into a parity block as they come, and keeps that (state/vault/parity_vault.h).
+// Parity of shards, made while their ranks compute the next step: members of a group send the chunks of their shards,
+// and a rank on another node codes them into a parity block as they arrive, and keeps the block
+// (state/vault/parity_vault.h).
 //
-// All members are at the same version, and all chunks of one number are there before the next are coded: nobody holds a
-// whole shard of another's. A member that dies half way leaves the version before untouched, and this one not whole.
+// All members are at the same version, and all chunks with one number have arrived before the next ones are coded:
+// nobody holds another rank's whole shard. A member that dies halfway leaves the previous version untouched, and the
+// current one incomplete.
 #pragma once
 
 #include <functional>
@@ -15,23 +17,23 @@
 
 namespace keepstep::rank {
 
-// As VaultOf (shard_replicas.h), for a parity block.
+// Like VaultOf (shard_copier.h), for a parity block.
 using ParityVaultOf =
     std::function<StatusOr<state::ShardVault>(const brain::ParityBlock&, uint64_t data_bytes, uint64_t text_room)>;
 
-// Keeps one block. Must outlive the communicator: a receive may stay behind.
+// Keeps one block. Must outlive the communicator: a receive may be left behind.
 class ParityKeeper {
  public:
   ParityKeeper(ShardLine line, brain::ParityBlock block, ParityVaultOf vault_of);
-  // Until the members have no more versions, the line stops, or a link breaks.
+  // Runs until the members have no more versions, the line stops, or a link breaks.
   void run();
 
  private:
-  static constexpr size_t kAhead = 2;  // chunks of one member that are asked for at a time
+  static constexpr size_t kAhead = 2;  // chunks requested from one member at a time
   Status take(bool* over);
   Status take_chunks(state::ParityMaker& maker);
   Status answer(ShardAnswer answer);
-  bool has(const state::ShardVault& vault) const;  // what the heads tell of
+  bool has(const state::ShardVault& vault) const;  // the version that the heads announce
 
   ShardLine line_;
   const brain::ParityBlock block_;
@@ -42,14 +44,14 @@ class ParityKeeper {
   std::vector<std::vector<std::byte>> chunks_;  // kAhead for each member
 };
 
-// What a member does. As long as above.
+// A member's side. Its lifetime is as above.
 class ParityGiver {
  public:
   ParityGiver(ShardLine line, comm::Rank self, std::vector<comm::Rank> keepers);
-  // `version` of our vault, to all keepers. ABORTED, UNAVAILABLE as ShardLine says; RESOURCE_EXHAUSTED: a keeper has no
-  // memory for it; DATA_LOSS: it arrives broken again and again.
+  // Gives `version` of this rank's vault to all keepers. ABORTED, UNAVAILABLE: as for ShardLine; RESOURCE_EXHAUSTED: a
+  // keeper has no memory for it; DATA_LOSS: it repeatedly arrives corrupted.
   Status give(state::ShardVault& vault, brain::Version version);
-  // There will be no more.
+  // No more versions follow.
   void finish();
 
  private:

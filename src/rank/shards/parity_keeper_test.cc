@@ -12,7 +12,7 @@
 #include <variant>
 
 #include "comm/test_world.h"
-#include "rank/shards/shard_replicas.h"
+#include "rank/shards/shard_copier.h"
 #include "rank/shards/shard_testing.h"
 
 namespace keepstep::rank {
@@ -25,7 +25,7 @@ using comm::TestWorld;
 
 constexpr size_t kElements = 700'000;  // of rank 0; three chunks
 
-// What an agent does: memory by node and whose it is, which outlives generations.
+// Stands in for agents: memory by node and owner, which outlives generations.
 class Vaults {
  public:
   using Of = std::variant<Rank, ParityBlock>;
@@ -60,7 +60,7 @@ class Vaults {
   std::map<std::pair<uint32_t, Of>, std::vector<std::byte>> memory_;
 };
 
-// Ranks have shards of different lengths; rank 3's is not half as long as the others.
+// Ranks have shards of different lengths; rank 3's is less than half as long as the others.
 std::vector<float> state_of(Rank rank, brain::Version version) {
   std::vector<float> values(rank == 3 ? kElements / 3 : kElements + 1000 * rank);
   std::iota(values.begin(), values.end(), static_cast<float>(100 * version + rank));
@@ -69,16 +69,16 @@ std::vector<float> state_of(Rank rank, brain::Version version) {
 
 class Parity : public ::testing::TestWithParam<Protection> {
  protected:
-  static constexpr size_t kRanks = 4;  // each on a node of its own, so that a rank's number is its node's
+  static constexpr size_t kRanks = 4;  // each on its own node, so a rank's number is its node's
   const std::vector<uint32_t> nodes_{0, 1, 2, 3};
   TestWorld world_{kRanks, comm::small_config(), nodes_};
   Vaults vaults_;
   state::HostCopy copy_;
 
-  using Body = std::function<void(ShardReplicas&, Communicator&, Rank)>;
+  using Body = std::function<void(ShardCopier&, Communicator&, Rank)>;
   void generation(const Body& body) {
     const auto make = [&](Communicator& comm, Rank self) {
-      return std::make_unique<ShardReplicas>(
+      return std::make_unique<ShardCopier>(
           comm, self, ShardKeepers(nodes_, GetParam()).of(self),
           [this, self](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
           [this, self](const ParityBlock& block, uint64_t data, uint64_t text) {
@@ -99,7 +99,7 @@ class Parity : public ::testing::TestWithParam<Protection> {
     return blocks;
   }
 
-  // By reed_solomon at one go, from the values themselves.
+  // Compares with reed_solomon applied at once to the values themselves.
   void expect_parity(const ParityBlock& block, Rank keeper, brain::Version version) {
     state::ShardVault kept = *vaults_.find(keeper, block);
     ASSERT_TRUE(kept.has(version)) << "on node " << keeper;
@@ -129,14 +129,14 @@ class Parity : public ::testing::TestWithParam<Protection> {
   }
 };
 
-Status protect(ShardReplicas& replicas, Rank self, brain::Version version, std::vector<float>& values) {
+Status protect(ShardCopier& replicas, Rank self, brain::Version version, std::vector<float>& values) {
   replicas.start(version, {{values.data(), values.size() * sizeof(float)}},
                  "text " + std::to_string(version) + " of " + std::to_string(self));
   return replicas.wait(version);
 }
 
 TEST_P(Parity, each_version_is_coded_on_other_nodes) {
-  generation([&](ShardReplicas& replicas, Communicator&, Rank self) {
+  generation([&](ShardCopier& replicas, Communicator&, Rank self) {
     for (brain::Version version = 1; version < 5; ++version) {
       std::vector<float> values = state_of(self, version);
       const Status status = protect(replicas, self, version, values);
@@ -158,7 +158,7 @@ TEST_P(Parity, each_version_is_coded_on_other_nodes) {
 }
 
 TEST_P(Parity, collectives_go_on_while_it_is_made) {
-  generation([&](ShardReplicas& replicas, Communicator& comm, Rank self) {
+  generation([&](ShardCopier& replicas, Communicator& comm, Rank self) {
     for (brain::Version version = 0; version < 3; ++version) {
       std::vector<float> values = state_of(self, version);
       replicas.start(version, {{values.data(), values.size() * sizeof(float)}},
@@ -180,9 +180,9 @@ TEST_P(Parity, collectives_go_on_while_it_is_made) {
 }
 
 TEST_P(Parity, an_interruption_leaves_the_version_before_and_no_half_of_the_next) {
-  for (int round = 0; round < 5; ++round) {  // each ends elsewhere
+  for (int round = 0; round < 5; ++round) {  // each ends at a different point
     const brain::Version version = 10 * static_cast<brain::Version>(round);
-    generation([&](ShardReplicas& replicas, Communicator& comm, Rank self) {
+    generation([&](ShardCopier& replicas, Communicator& comm, Rank self) {
       std::vector<float> values = state_of(self, version);
       ASSERT_TRUE(protect(replicas, self, version, values).ok());
       const comm::OpId all = comm.barrier(comm::kWorld);
@@ -215,7 +215,7 @@ TEST_P(Parity, an_interruption_leaves_the_version_before_and_no_half_of_the_next
 
 TEST_P(Parity, only_lost_blocks_are_made_again) {
   const auto once = [&] {
-    generation([&](ShardReplicas& replicas, Communicator&, Rank self) {
+    generation([&](ShardCopier& replicas, Communicator&, Rank self) {
       std::vector<float> values = state_of(self, 7);
       ASSERT_TRUE(protect(replicas, self, 7, values).ok());
       replicas.finish();
@@ -227,7 +227,7 @@ TEST_P(Parity, only_lost_blocks_are_made_again) {
   const auto& [lost, its_keeper] = *all.begin();
   vaults_.find(its_keeper, lost)->begin(7);
   for (auto other = std::next(all.begin()); other != all.end(); ++other) {
-    // A mark that only bytes that come would take away.
+    // A mark that only newly received bytes would remove.
     vaults_.find(other->second, other->first)->data(7)[0] ^= std::byte{1};
   }
   once();
@@ -240,7 +240,7 @@ TEST_P(Parity, only_lost_blocks_are_made_again) {
 TEST_P(Parity, a_keeper_without_memory_is_an_error_that_names_it) {
   const ShardDuties duties = ShardKeepers(nodes_, GetParam()).of(0);
   vaults_.full = {duties.parity_keepers.back()};
-  generation([&](ShardReplicas& replicas, Communicator& comm, Rank self) {
+  generation([&](ShardCopier& replicas, Communicator& comm, Rank self) {
     std::vector<float> values = state_of(self, 1);
     const Status status = protect(replicas, self, 1, values);
     if (self == 0) {
@@ -258,8 +258,8 @@ TEST_P(Parity, a_keeper_without_memory_is_an_error_that_names_it) {
 }
 
 TEST_P(Parity, bytes_that_arrive_broken_make_no_block) {
-  generation([&](ShardReplicas& replicas, Communicator& comm, Rank self) {
-    if (self == 1) {  // written, and then spoiled before it goes out
+  generation([&](ShardCopier& replicas, Communicator& comm, Rank self) {
+    if (self == 1) {  // corrupted after it was written and before it is sent
       std::vector<float> values = state_of(1, 1);
       state::ShardVault vault = *vaults_.of(1, Rank{1}, values.size() * sizeof(float), 100'000);
       const auto space = *state::TensorSpace::create({{values.data(), values.size() * sizeof(float)}});

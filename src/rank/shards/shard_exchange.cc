@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr size_t kMaxRequest = size_t{64} << 20;
 
-// Contiguous memory after contiguous memory of many copies, on one side of them.
+// Walks the contiguous memory of many copies, piece by piece, on one side of them.
 class Cursor {
  public:
   struct Part {
@@ -32,7 +32,7 @@ class Cursor {
   };
   explicit Cursor(std::vector<Part> parts) : parts_(std::move(parts)) { enter(); }
 
-  // At most `most` bytes; empty: no more.
+  // At most `most` bytes; empty at the end.
   std::span<std::byte> next(uint64_t most) {
     if (part_ == parts_.size()) {
       return {};
@@ -94,9 +94,9 @@ uint64_t total_of(const auto& asks) {
 
 void put(std::string* out, uint64_t number) { out->append(reinterpret_cast<const char*>(&number), sizeof(number)); }
 
-class Reader {
+class Decoder {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit Decoder(std::string_view text) : text_(text) {}
   std::optional<uint64_t> number() {
     uint64_t value = 0;
     if (text_.size() < sizeof(value)) {
@@ -114,13 +114,13 @@ class Reader {
 
 }  // namespace
 
-// What this rank wants of a shard that lies elsewhere, and where it goes.
+// What this rank needs from a shard on another node, and where it goes.
 struct ShardExchange::Ask {
   Rank shard = 0;
   StridedCopy copy;
 };
 
-// The same at who serves it; of the copy only the source's side.
+// The same on the server's side; of the copy, only the source part.
 struct ShardExchange::Asked {
   Rank shard = 0;
   StridedCopy copy;
@@ -175,7 +175,7 @@ StatusOr<bool> ShardExchange::find(const std::vector<Rank>& here, bool need) {
   return true;
 }
 
-// All ranks go through the same pairs in the same order, so nobody waits for one that waits for him.
+// All ranks go through the same pairs in the same order, so no two ranks wait for each other.
 StatusOr<std::vector<std::string>> ShardExchange::texts() {
   texts_.assign(shards_, "");
   for (Rank shard = 0; shard < shards_; ++shard) {
@@ -220,8 +220,8 @@ Status ShardExchange::fill(const std::vector<state::ShardManifest>& shards, cons
     KEEPSTEP_RETURN_IF_ERROR(plan(shards, needs, target, &asks));
   }
   KEEPSTEP_RETURN_IF_ERROR(swap_requests(asks));
-  // In round d each rank serves the one d places after it and takes from the one d places before it. Whoever is in the
-  // lowest round always has a partner who comes, so nobody waits for ever.
+  // In round d each rank serves the rank d places after it and takes from the one d places before it. A rank in the
+  // lowest round always has a partner who arrives, so nobody waits forever.
   Status served;
   std::thread server([&] {
     for (Rank away = 1; away < world_ && served.ok(); ++away) {
@@ -241,23 +241,23 @@ Status ShardExchange::fill(const std::vector<state::ShardManifest>& shards, cons
     stop_ = true;
   }
   server.join();
-  // Who stopped because the other side failed says nothing of why.
+  // A side that stopped because the other failed does not know why.
   return taken.ok() || (absl::IsAborted(taken) && !served.ok()) ? served : taken;
 }
 
 Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, const state::ShardManifest& needs,
                            std::span<std::byte> target, std::vector<std::vector<Ask>>* asks) {
-  struct Place {
+  struct Copy {
     Rank shard = 0;
     Rank server = 0;
   };
-  std::vector<Place> places;
+  std::vector<Copy> copies;
   std::vector<brain::ShardSource> sources;
   std::vector<std::vector<uint64_t>> starts;
   for (Rank shard = 0; shard < shards_; ++shard) {
     starts.push_back(state::shard_starts(shards[shard].shards));
     for (const Rank server : table_.givers(shard)) {
-      places.push_back({shard, server});
+      copies.push_back({shard, server});
       sources.push_back({nodes_[server] == nodes_[self_] ? 0U : 1U, version_, shards[shard].shards});
     }
   }
@@ -272,24 +272,24 @@ Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, cons
   }
   std::map<Rank, state::ShardVault> open;
   for (const brain::Pull& pull : *pulls) {
-    const Place& place = places[pull.source];
+    const Copy& held = copies[pull.source];
     const brain::ShardEntry& need = needs.shards[pull.need];
     StridedCopy copy =
         strided_copy(sources[pull.source].entries[pull.entry].box, need.box, pull.box, need.element_bytes);
-    copy.source_offset += starts[place.shard][pull.entry];
+    copy.source_offset += starts[held.shard][pull.entry];
     copy.target_offset += target_starts[pull.need];
-    if (nodes_[place.server] != nodes_[self_]) {
-      (*asks)[place.server].push_back({place.shard, std::move(copy)});
+    if (nodes_[held.server] != nodes_[self_]) {
+      (*asks)[held.server].push_back({held.shard, std::move(copy)});
       continue;
     }
-    auto vault = open.find(place.shard);
+    auto vault = open.find(held.shard);
     if (vault == open.end()) {
-      KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault found, vault_of_(place.shard));
-      if (found.data_bytes() != starts[place.shard].back()) {
-        return absl::DataLossError(absl::StrFormat("shard %d has %d bytes, and says that it has %d", place.shard,
-                                                   found.data_bytes(), starts[place.shard].back()));
+      KEEPSTEP_ASSIGN_OR_RETURN(state::ShardVault found, vault_of_(held.shard));
+      if (found.data_bytes() != starts[held.shard].back()) {
+        return absl::DataLossError(absl::StrFormat("shard %d has %d bytes, and says that it has %d", held.shard,
+                                                   found.data_bytes(), starts[held.shard].back()));
       }
-      vault = open.emplace(place.shard, found).first;
+      vault = open.emplace(held.shard, found).first;
     }
     const std::byte* from = vault->second.data(version_).data();
     each_run(copy, [&](uint64_t source, uint64_t to, uint64_t bytes) {
@@ -299,11 +299,12 @@ Status ShardExchange::plan(const std::vector<state::ShardManifest>& shards, cons
   return absl::OkStatus();
 }
 
-// Of each copy: the shard, where its first run begins, how long a run is, and the loops: how many, by count and stride.
+// For each copy: the shard, the offset of its first run, the length of a run, and the loops: their number, then count
+// and stride of each.
 Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
   requests_.assign(world_, "");
   orders_.assign(world_, "");
-  std::vector<uint32_t> lengths;  // of whom this rank asks, and of how many bytes; it asks few others
+  std::vector<uint32_t> lengths;  // the ranks asked, and the bytes of each request; few ranks are asked
   for (Rank rank = 0; rank < world_; ++rank) {
     for (const Ask& ask : asks[rank]) {
       std::string* out = &requests_[rank];
@@ -347,12 +348,12 @@ Status ShardExchange::swap_requests(const std::vector<std::vector<Ask>>& asks) {
   return absl::OkStatus();
 }
 
-// Nothing of a request is believed: all of it must lie in the shard.
+// A request is not trusted: all of it must lie within the shard.
 StatusOr<std::vector<ShardExchange::Asked>> ShardExchange::asked_by(Rank to) const {
   Status bad = absl::UnavailableError(absl::StrFormat("rank %d asked for what is not there", to));
   std::vector<Asked> asked;
   std::map<Rank, state::ShardVault> open;
-  for (Reader reader(orders_[to]); !reader.done();) {
+  for (Decoder reader(orders_[to]); !reader.done();) {
     const auto shard = reader.number();
     const auto offset = reader.number();
     const auto run = reader.number();

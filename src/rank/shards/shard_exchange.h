@@ -1,10 +1,10 @@
-// Sharded state that was divided among other ranks: each rank takes what it needs now from the shards of before, which
-// lie in memory of nodes (state/vault/shard_vault.h). Who takes what is planned by brain/reshard/reshard_plan.h.
+// Sharded state that was divided among other ranks: each rank takes the parts it needs now from the previous shards,
+// which are in the nodes' memory (state/vault/shard_vault.h). brain/reshard/reshard_plan.h plans who takes what.
 //
-// All ranks of the world call find(), texts() and fill(), in this order; those that need nothing serve the others. Two
-// ranks serve a shard: the lowest and the highest whose node has it, and who verified it. What they have on a rank's
-// own node it reads itself; the rest comes as messages of the world group, in pieces with an XXH3 each, while this rank
-// serves others from a thread.
+// All ranks of the world call find(), texts() and fill(), in this order; ranks that need nothing serve the others. Two
+// ranks serve each shard: the lowest and the highest whose node has it, after verifying it. A rank reads its own node's
+// shards directly; the rest arrives as messages of the world group, in pieces with an XXH3 each, while a thread of this
+// rank serves others.
 #pragma once
 
 #include <atomic>
@@ -28,22 +28,22 @@ namespace keepstep::rank {
 
 class ShardExchange {
  public:
-  // What lies on this node of a shard of before. Any thread; the vault lives as long as this.
+  // This node's copy of a previous shard. Any thread; the vault lives as long as this object.
   using VaultOf = std::function<StatusOr<state::ShardVault>(comm::Rank shard)>;
 
-  // `nodes`: by rank of this world. `shards`: ranks of the world of before, whose state at `version`
-  // is wanted. Must outlive `comm`: after an error operations of it may stay behind.
+  // `nodes`: by rank of this world. `shards`: the size of the previous world, whose state at `version` is wanted. Must
+  // outlive `comm`: after an error, operations may be left behind.
   ShardExchange(comm::Communicator& comm, comm::Rank self, std::vector<uint32_t> nodes, comm::Rank shards,
                 brain::Version version, VaultOf vault_of);
 
-  // `here`: shards of which this node has a copy, the same on all its ranks. `need`: whether this rank takes anything.
-  // Copies are verified, each by one rank of its node. False, on all ranks alike: a shard is nowhere.
+  // `here`: the shards of which this node has a copy, the same on all its ranks. `need`: whether this rank takes
+  // anything. Each copy is verified by one rank of its node. False, on all ranks alike: no copy of some shard exists.
   StatusOr<bool> find(const std::vector<comm::Rank>& here, bool need);
-  // By shard, what was written with it; empty without need.
+  // By shard, the text saved with it; empty without need.
   StatusOr<std::vector<std::string>> texts();
-  // Puts `needs` into `target`, one after the other without gaps, as in a manifest. `shards`: what each shard consists
-  // of. FAILED_PRECONDITION: something of `needs` is nowhere, or has another shape or dtype there; all of it is named.
-  // Then, and after every other error, the others must be interrupted.
+  // Puts `needs` into `target`, in order and without gaps, as in a manifest. `shards`: the contents of each shard.
+  // FAILED_PRECONDITION: parts of `needs` are in no shard, or have another shape or dtype there; the message names all
+  // of them. After this and any other error, the other ranks must be interrupted.
   Status fill(const std::vector<state::ShardManifest>& shards, const state::ShardManifest& needs,
               std::span<std::byte> target);
 
@@ -71,11 +71,11 @@ class ShardExchange {
   std::atomic<bool> stop_{false};
   ShardLine line_{comm_, stop_};
   uint64_t bytes_from_elsewhere_ = 0;
-  // What operations that stay behind would write to, or read.
-  CopyTable table_;  // who gives a shard reads it for other nodes
+  // Read or written by operations that are left behind.
+  CopyTable table_;  // ranks that give a shard read it for other nodes
   WordGather gather_{comm_, world_, [this](comm::OpId op) { return line_.end(op); }};
-  std::vector<std::string> requests_;  // of ours, by server
-  std::vector<std::string> orders_;    // of others, by rank
+  std::vector<std::string> requests_;  // this rank's, by server
+  std::vector<std::string> orders_;    // other ranks', by rank
   std::vector<std::string> texts_;
   uint64_t text_bytes_ = 0;
   std::vector<std::byte> sending_[2];

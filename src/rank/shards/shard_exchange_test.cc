@@ -1,4 +1,4 @@
-// Shards of another division over real messages: ranks on several "nodes" of this machine, threads, TCP over loopback.
+// Shards of another sharding over real messages: ranks on several "nodes" of this machine, threads, TCP over loopback.
 #include "rank/shards/shard_exchange.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ struct Tensor {
   uint32_t rows = 0;
   uint32_t columns = 0;
 };
-// The element at (row, column): told from all others, so that whatever lands elsewhere is seen.
+// The element at (row, column): different from all others, so a misplaced one is noticed.
 uint32_t value_of(const Tensor& tensor, uint64_t row, uint64_t column) {
   return static_cast<uint32_t>(std::hash<std::string>()(tensor.name) + row * 100'003 + column);
 }
@@ -82,7 +82,7 @@ std::vector<uint32_t> state_of(const std::vector<Tensor>& tensors, const Divisio
   return values;
 }
 
-// What lies in the memory of each node.
+// The contents of each node's memory.
 class Nodes {
  public:
   void put(uint32_t node, Rank shard, const std::vector<uint32_t>& values) {
@@ -124,10 +124,10 @@ struct Case {
   std::vector<Tensor> tensors;
   Division before;
   Division now;
-  std::vector<uint32_t> nodes;  // of the ranks now
+  std::vector<uint32_t> nodes;  // of the current ranks
 };
 
-// What each rank then holds; nothing where it did not need, or nothing was there.
+// What each rank then holds; empty if it needed nothing, or nothing existed.
 std::vector<std::vector<uint32_t>> divide_anew(const Case& given, Nodes& memory, const std::set<Rank>& idle = {}) {
   std::vector<std::vector<uint32_t>> results(given.now.world());
   TestWorld world(given.now.world(), comm::small_config(), given.nodes);
@@ -263,7 +263,7 @@ TEST(ShardExchange, AnInterruptionEndsIt) {
     ASSERT_TRUE(exchange->texts().ok());
     if (self == 0) {
       world.await(1);
-      world.interrupt();  // its peer waits for it, and would for ever
+      world.interrupt();  // its peer waits for it, and would do so forever
       return;
     }
     world.signal();

@@ -1,4 +1,5 @@
-// A shard goes from one rank to another, as messages of the world group. Both call it, in the same order. Main thread.
+// Moves a shard from one rank to another, as messages of the world group. Both ranks call it, in the same order. Main
+// thread.
 #pragma once
 
 #include "rank/link/rank_generation.h"
@@ -6,11 +7,11 @@
 
 namespace keepstep::rank {
 
-// To one that has memory for the shard of rank `shard`; the giver knows its copy to be sound. Statuses as of
+// The receiver has memory for the shard of rank `shard`, and the giver knows that its copy is sound. Statuses as for
 // RankGeneration::exchange.
 Status give_shard(RankGeneration& generation, ShardMemory& memory, comm::Rank shard, comm::Rank to,
                   brain::Version version);
-// DATA_LOSS: what came is corrupt, and was taken away.
+// DATA_LOSS: the received copy is corrupt, and was discarded.
 Status take_shard(RankGeneration& generation, ShardMemory& memory, comm::Rank shard, comm::Rank from,
                   brain::Version version);
 

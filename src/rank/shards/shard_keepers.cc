@@ -27,7 +27,7 @@ ShardKeepers::ShardKeepers(const std::vector<uint32_t>& nodes, Protection wanted
     if (parity_.has_value()) {
       return;
     }
-    if (there_are > wanted.parity + 1) {  // groups of two at least: those of one are copies
+    if (there_are > wanted.parity + 1) {  // groups of at least two: a group of one is a copy
       wanted.data = there_are - wanted.parity;
       parity_ = brain::place_parity(seats, wanted.data, wanted.parity);
     }

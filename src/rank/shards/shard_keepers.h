@@ -1,4 +1,4 @@
-// Which rank keeps the copies, or the parity, of whose shard, on other nodes (brain/copies/copy_placement.h,
+// Which rank, on another node, keeps the copies or the parity of which shard (brain/copies/copy_placement.h,
 // brain/copies/parity_placement.h). Pure; all ranks compute the same.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace keepstep::rank {
 
-// What was asked for: copies, or groups of up to `data` ranks with `parity` blocks each, if that is not 0.
+// The requested protection: copies, or groups of up to `data` ranks with `parity` blocks each, if that is not 0.
 struct Protection {
   uint32_t copies = 2;  // nodes that hold a copy, the rank's own included
   uint32_t data = 0;
@@ -30,12 +30,12 @@ struct ShardDuties {
 
 class ShardKeepers {
  public:
-  // `nodes`: by rank; empty: one node. Where there are fewer nodes than this takes, as much as they can: as many copies
-  // as there are nodes; groups of fewer ranks with as much parity, or if they are too few for that, copies.
+  // `nodes`: by rank; empty: one node. With too few nodes, protects as far as possible: as many copies as there are
+  // nodes; smaller groups with the same parity, or copies if there are too few nodes even for that.
   ShardKeepers(const std::vector<uint32_t>& nodes, Protection wanted);
 
   ShardDuties of(comm::Rank rank) const;
-  // Why parity is not what was asked for, and what there is instead; empty if it is.
+  // Why parity is not as requested, and what is used instead; empty if it is.
   const std::string& shortfall() const { return shortfall_; }
 
  private:

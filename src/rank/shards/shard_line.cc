@@ -8,7 +8,7 @@ using comm::Outcome;
 
 namespace {
 
-constexpr int64_t kLookNs = 50'000'000;  // how often a wait for another rank looks whether to stop
+constexpr int64_t kLookNs = 50'000'000;  // how often a wait for another rank checks whether to stop
 
 }  // namespace
 

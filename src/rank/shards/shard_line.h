@@ -1,4 +1,4 @@
-// What ranks say to each other when shards are copied (shard_replicas.h) or coded (parity_keeper.h): messages of the
+// The messages that ranks exchange when shards are copied (shard_copier.h) or coded (parity_keeper.h): messages of the
 // world group, waited for until the copying stops.
 #pragma once
 
@@ -13,17 +13,17 @@
 
 namespace keepstep::rank {
 
-// From a rank to who keeps copies or parity of its shard: the version that comes next. kNoMoreVersions: none.
+// From a rank to the keepers of its copies or parity: the version that comes next, or kNoMoreVersions.
 using ShardHead = state::MemberShard;
 inline constexpr brain::Version kNoMoreVersions = ~brain::Version{0};
 
-// And back: before the bytes, and after them.
+// The keeper's answer: before the bytes, and after them.
 enum class ShardAnswer : uint32_t { kSend, kHave, kBroken, kFailed };
 
-inline constexpr int kShardTries = 3;  // of bytes that arrive broken
+inline constexpr int kShardTries = 3;  // attempts when bytes arrive corrupted
 
-// Each operation is begun, then ended once. One whose end was given up stays behind until the communicator ends: what
-// it reads or writes must live as long.
+// Each operation is begun, then ended once. If waiting for its end was given up, it stays behind until the communicator
+// ends: memory that it reads or writes must live as long.
 class ShardLine {
  public:
   // Both must outlive it.
@@ -35,7 +35,7 @@ class ShardLine {
   comm::OpId begin_receive(comm::Rank from, std::span<std::byte> bytes, uint32_t tag) {
     return comm_.receive(comm::kWorld, bytes.data(), bytes.size(), from, tag);
   }
-  // As status_of() (rank_generation.h); ABORTED also if stopped.
+  // Like status_of() (rank_generation.h); ABORTED also if stopped.
   Status end(comm::OpId op);
   Status end_all(std::span<const comm::OpId> ops);
 

@@ -1,5 +1,5 @@
-// The memory of a node that shards and parity outlive their processes in, as a rank sees it: asked for by message,
-// mapped once a generation. The agent owns it.
+// A rank's view of the node memory in which shards and parity outlive their processes: requested by message, mapped
+// once per generation. The agent owns it.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 namespace keepstep::rank {
 
 // Any thread. A vault lives as long as the generation. ABORTED, CANCELLED: the generation, or the job, ended before the
-// answer came. RESOURCE_EXHAUSTED: the agent has no such memory; it says why.
+// answer came. RESOURCE_EXHAUSTED: the agent has no such memory; the message gives its reason.
 class ShardMemory {
  public:
   ShardMemory(AgentLine& agent, RankGeneration& generation) : agent_(agent), generation_(generation) {}
 
-  // Made, if it is not there.
+  // Made if it does not exist.
   StatusOr<state::ShardVault> of(comm::Rank rank, uint64_t data_bytes, uint64_t text_room);
   StatusOr<state::ShardVault> of(const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room);
-  // One in which `version` lies, in the division of the state that counts now or in another one.
+  // A vault that holds `version`, in the current sharding or in another one.
   StatusOr<state::ShardVault> holding(comm::Rank rank, brain::Version version);
   StatusOr<state::ShardVault> holding(uint32_t sharding, comm::Rank rank, brain::Version version);
   StatusOr<state::ShardVault> holding(const brain::ParityBlock& block, brain::Version version);
-  // `found` is what came of reading it. A corrupt copy is taken away, so that the next look finds another one.
+  // `found`: the result of reading the vault. A corrupt copy is discarded, so that the next search finds another one.
   Status keep_if_sound(state::ShardVault& vault, brain::Version version, Status found);
   // A line for the journal.
   void note(const char* event, brain::Version version, const std::string& because);
 
-  // A step was done in this division: what was mapped of others is not needed any more.
+  // A step was committed in this sharding: mappings of others are no longer needed.
   void forget_others();
   void forget();
 

@@ -1,4 +1,4 @@
-// What tests of copies and of parity over messages have in common. Test code only.
+// Shared by the tests of copies and of parity over messages. Test code only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,19 +10,19 @@
 #include <vector>
 
 #include "comm/test_world.h"
-#include "rank/shards/shard_replicas.h"
+#include "rank/shards/shard_copier.h"
 
 namespace keepstep::rank {
 
-// All ranks of a generation with their replicas, which outlive the communicators, as they must.
+// Runs all ranks of a generation with their replicas, which must outlive the communicators.
 inline void run_generation(comm::TestWorld& world,
-                           const std::function<std::unique_ptr<ShardReplicas>(comm::Communicator&, comm::Rank)>& make,
-                           const std::function<void(ShardReplicas&, comm::Communicator&, comm::Rank)>& body) {
+                           const std::function<std::unique_ptr<ShardCopier>(comm::Communicator&, comm::Rank)>& make,
+                           const std::function<void(ShardCopier&, comm::Communicator&, comm::Rank)>& body) {
   std::mutex mutex;
-  std::vector<std::unique_ptr<ShardReplicas>> made;
+  std::vector<std::unique_ptr<ShardCopier>> made;
   world.run(comm::Mode::kThreads, [&](comm::Communicator& comm, comm::Rank self) {
-    std::unique_ptr<ShardReplicas> own = make(comm, self);
-    ShardReplicas& replicas = *own;
+    std::unique_ptr<ShardCopier> own = make(comm, self);
+    ShardCopier& replicas = *own;
     {
       const std::lock_guard lock(mutex);
       made.push_back(std::move(own));
@@ -32,7 +32,7 @@ inline void run_generation(comm::TestWorld& world,
   });
 }
 
-// Stays, for the others, until somebody interrupts the generation: whoever left would look like a broken link.
+// Stays until somebody interrupts the generation: leaving would look like a broken link to the others.
 inline void stay(comm::Communicator& comm, comm::Rank self) {
   std::byte never;
   const comm::OpId op = comm.receive(comm::kWorld, &never, 1, self, 1);

@@ -56,14 +56,14 @@ Status Shards::bring_copies(const Activation& activation, std::set<Rank> here, b
       KEEPSTEP_RETURN_IF_ERROR(take_shard(generation_, memory_, rank, *from, version));
     }
   }
-  // All know, and join in. Where the division changed, the previous shards are used instead (shards_reshard.cc).
+  // All ranks know, and join in. If the sharding changed, the previous shards are used instead (shards_reshard.cc).
   if (!lost.empty() && generation_.assignment.from.number == generation_.assignment.sharding) {
     return lost_.rebuild(activation, lost, [&](Rank rank) { return table.giver(rank); });
   }
   return absl::OkStatus();
 }
 
-// What all know then, so that they come to the same plan: again, where who is to give a copy found it corrupt.
+// All ranks get the same table, so they compute the same plan; repeated if a giver found its copy corrupt.
 StatusOr<CopyTable> Shards::agree(brain::Version version, std::set<Rank>& here, bool need) {
   const Rank self = generation_.self();
   const Rank world = generation_.world();
@@ -105,7 +105,7 @@ Status Shards::load(brain::Version version, const std::vector<state::Region>& re
   return memory_.keep_if_sound(vault, version, vault.read(version, space, copy_));
 }
 
-// That step was decided, so every rank had its copies of the version before.
+// That step was decided, so every rank had its copies of the previous version.
 void Shards::settle() {
   (void)agent_.send(messages::Settled{generation_.assignment.sharding});
   exchange_.reset();
@@ -118,7 +118,7 @@ Status Shards::protect(brain::Version version, std::vector<state::Region> region
     settle();
   }
   protection_ = protection;
-  if (replicas_ == nullptr) {
+  if (copier_ == nullptr) {
     const ShardKeepers keepers(generation_.nodes, protection);
     if (keepers.shortfall() != shortfall_) {
       shortfall_ = keepers.shortfall();
@@ -126,7 +126,7 @@ Status Shards::protect(brain::Version version, std::vector<state::Region> region
         std::fprintf(stderr, "keepstep: %s\n", shortfall_.c_str());
       }
     }
-    replicas_ = std::make_unique<ShardReplicas>(
+    copier_ = std::make_unique<ShardCopier>(
         *generation_.communicator, generation_.self(), keepers.of(generation_.self()),
         [this](Rank rank, uint64_t data_bytes, uint64_t text_room) { return memory_.of(rank, data_bytes, text_room); },
         [this](const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_room) {
@@ -134,37 +134,35 @@ Status Shards::protect(brain::Version version, std::vector<state::Region> region
         },
         copy_);
   }
-  replicas_->start(version, std::move(regions), std::move(text));
+  copier_->start(version, std::move(regions), std::move(text));
   return absl::OkStatus();
 }
 
 Status Shards::wait(brain::Version version) {
-  if (replicas_ == nullptr) {
+  if (copier_ == nullptr) {
     return absl::OkStatus();
   }
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);  // it computes nothing meanwhile
-  const Status status = replicas_->wait(version);
+  const Status status = copier_->wait(version);
   return absl::IsAborted(status) ? absl::OkStatus() : generation_.passed_on(status);
 }
 
-ShardReplicas::Counts Shards::counts() const {
-  return replicas_ == nullptr ? ShardReplicas::Counts() : replicas_->counts();
-}
+ShardCopier::Counts Shards::counts() const { return copier_ == nullptr ? ShardCopier::Counts() : copier_->counts(); }
 
 void Shards::finish() {
-  if (replicas_ != nullptr) {
-    replicas_->finish();
+  if (copier_ != nullptr) {
+    copier_->finish();
   }
 }
 
 void Shards::stop() {
-  if (replicas_ != nullptr) {
-    replicas_->stop();
+  if (copier_ != nullptr) {
+    copier_->stop();
   }
 }
 
 void Shards::leave_generation() {
-  replicas_.reset();
+  copier_.reset();
   exchange_.reset();
   settled_ = false;
   lost_.leave_generation();

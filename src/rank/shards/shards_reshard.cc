@@ -1,4 +1,5 @@
-// Sharded state that is divided among other ranks from now on (shard_exchange.h): an elastic job changed its size.
+// Sharded state that is divided among other ranks from now on (shard_exchange.h) because an elastic job changed its
+// size.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +15,7 @@ using comm::Rank;
 StatusOr<std::vector<std::string>> Shards::find_parts(const Activation& activation, bool need) {
   const brain::Sharding from = generation_.assignment.from;
   std::vector<uint32_t> nodes = generation_.nodes;
-  nodes.resize(generation_.world(), 0);  // all on one
+  nodes.resize(generation_.world(), 0);  // all on one node
   exchange_ = std::make_unique<ShardExchange>(
       *generation_.communicator, generation_.self(), std::move(nodes), from.world, activation.version,
       [this, from, version = activation.version](Rank shard) { return memory_.holding(from.number, shard, version); });
@@ -26,7 +27,7 @@ StatusOr<std::vector<std::string>> Shards::find_parts(const Activation& activati
   StatusOr<std::vector<std::string>> texts = exchange_->texts();
   KEEPSTEP_RETURN_IF_ERROR(generation_.passed_on(texts.status()));
   if (!need) {
-    KEEPSTEP_RETURN_IF_ERROR(generation_.passed_on(exchange_->fill({}, {}, {})));  // it serves the others
+    KEEPSTEP_RETURN_IF_ERROR(generation_.passed_on(exchange_->fill({}, {}, {})));  // serves the others
     return std::vector<std::string>();
   }
   return texts;
@@ -50,7 +51,7 @@ Status Shards::reshard(brain::Version version, const std::vector<std::string>& s
   return absl::OkStatus();
 }
 
-// All ranks come to the same pairs, in the order of the shards.
+// All ranks compute the same pairs, in the order of the shards.
 Status Shards::leave(brain::Version version) {
   const Waiting waiting(generation_.progress(), brain::WaitsIn::kJoin);
   KEEPSTEP_ASSIGN_OR_RETURN(const std::vector<uint32_t> stay, agent_.await_pause());
@@ -62,7 +63,7 @@ Status Shards::leave(brain::Version version) {
     }
   }
   if (heirs.empty()) {
-    return absl::OkStatus();  // one node, or none is to leave
+    return absl::OkStatus();  // one node, or no node leaves
   }
   const ShardKeepers keepers(generation_.nodes, protection_);
   size_t given = 0;

@@ -1,4 +1,4 @@
-// A list of numbers of each rank, told to all ranks of the world: of one length on the wire, that of the longest.
+// Gathers a list of numbers from each rank on all ranks of the world; on the wire all are padded to the longest.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class WordGather {
   // Must outlive `comm`, if `end` may leave operations behind.
   WordGather(comm::Communicator& comm, comm::Rank world, End end) : comm_(comm), world_(world), end_(std::move(end)) {}
 
-  // By rank, what each gave. Statuses as of `end`; UNAVAILABLE, on all ranks: one gives more than `most`.
+  // By rank, its list. Statuses as for `end`; UNAVAILABLE, on all ranks: a list is longer than `most`.
   StatusOr<std::vector<std::vector<uint32_t>>> gather(const std::vector<uint32_t>& mine, size_t most);
 
  private:
@@ -28,7 +28,7 @@ class WordGather {
   const comm::Rank world_;
   const End end_;
   int64_t longest_ = 0;
-  std::vector<uint32_t> given_;               // how many, these, and zeros
+  std::vector<uint32_t> given_;               // the count, the numbers, then zeros
   std::vector<std::vector<uint32_t>> taken_;  // by rank
 };
 

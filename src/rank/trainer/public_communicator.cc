@@ -1,4 +1,4 @@
-// include/keepstep/communicator.h; and its communicators over a link to the node's agent.
+// include/keepstep/communicator.h, and its communicators over a link to the node's agent.
 
 #include "rank/trainer/public_communicator.h"
 
@@ -16,7 +16,7 @@ static_assert(Communicator::kAnyRank == comm::kAnySource);
 Work::Work(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Work::Work(Work&&) noexcept = default;
 Work& Work::operator=(Work&& other) noexcept {
-  std::swap(state_, other.state_);  // ours waits with the other's destructor
+  std::swap(state_, other.state_);  // the other's destructor waits for ours
   return *this;
 }
 Work::~Work() {
@@ -45,7 +45,7 @@ absl::Status Work::wait() {
       owner.on_failure(state_->status);
     }
   }
-  state_->comm.reset();  // the communicator may go before the Work does
+  state_->comm.reset();  // the communicator may end before the Work does
   state_->owner.reset();
   state_->outstanding->fetch_sub(1);
   return state_->status;

@@ -1,5 +1,5 @@
-// What stands behind include/keepstep/communicator.h: a communicator of the engine, and who owns it. Two owners: the
-// link to a node's agent (public_communicator.cc) and a trainer's generation (public_trainer.cc).
+// Behind include/keepstep/communicator.h: a communicator of the engine, and its owner. There are two kinds of owner:
+// the link to a node's agent (public_communicator.cc) and a trainer's generation (public_trainer.cc).
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 namespace keepstep {
 
 struct Communicator::Impl {
-  // When the gate is asked. An error of its: the operation fails with it; one that was queued already, once it
-  // completed.
+  // When the gate is called. If it returns an error, the operation fails with it, or, if it was already queued, once it
+  // has completed.
   enum class Moment { kStart, kAllReduceUnderWay };
   using Gate = std::function<absl::Status(Moment)>;
-  // What the owner says about its ranks' communicator.
+  // What the owner knows and does about its ranks' communicator.
   struct Owner {
     std::function<std::string()> why_interrupted;
     std::function<void(const std::string& because)> abort;
@@ -30,8 +30,8 @@ struct Communicator::Impl {
   uint32_t world = 0;
   int64_t timeout_ns = -1;
   std::shared_ptr<const Owner> owner;
-  std::shared_ptr<comm::Communicator> comm;  // null: none yet, or the generation ended
-  std::shared_ptr<std::atomic<int>> outstanding = std::make_shared<std::atomic<int>>(0);  // Works nobody waited for
+  std::shared_ptr<comm::Communicator> comm;  // null before the first generation and after one ended
+  std::shared_ptr<std::atomic<int>> outstanding = std::make_shared<std::atomic<int>>(0);  // Works not waited for yet
 
   using Queue = std::function<comm::OpId(comm::Communicator&, int64_t timeout_ns)>;
   std::unique_ptr<Work::State> start(const Queue& queue, bool all_reduce = false) const;
@@ -43,7 +43,7 @@ struct Work::State {
   std::shared_ptr<std::atomic<int>> outstanding;
   comm::OpId op = 0;
   bool waited = false;
-  absl::Status status;  // of what the gate said, until it was waited for
+  absl::Status status;  // the gate's error, until waited for
   uint32_t source = 0;
 };
 

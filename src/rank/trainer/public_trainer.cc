@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxLogBytes = 100'000;
 
-// What the program says must not be taken for an interruption, or for the end of the job.
+// The program's own errors must not be taken for an interruption, or for the end of the job.
 Status own_failure(const Status& status) {
   return absl::IsAborted(status) || absl::IsCancelled(status) ? absl::UnknownError(status.message()) : status;
 }
@@ -132,7 +132,7 @@ void Trainer::fail(const absl::Status& why) {
 }
 
 absl::Status Trainer::log(const std::string& name, double value) {
-  // JSON has no word for what is not finite.
+  // JSON has no notation for non-finite numbers.
   return log_json(*impl_->engine, impl_->logged_step(), name,
                   std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(absl::StrFormat("%g", value)));
 }
@@ -163,7 +163,7 @@ Status Trainer::Impl::advance(uint64_t until) {
   }
 }
 
-// OK: a step began, or all ranks finished.
+// OK: a step has begun, or all ranks have finished.
 Status Trainer::Impl::attempt(uint64_t until) {
   KEEPSTEP_RETURN_IF_ERROR(failure());
   if (!brain().formed()) {
@@ -253,7 +253,7 @@ Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
     updated = inject("update");
   }
   if (updated.ok()) {
-    updated = failure();  // an operation that the update should not have begun
+    updated = failure();  // an operation that the update should not have started
   }
   if (!updated.ok()) {
     engine->drop_state();
@@ -270,7 +270,7 @@ Status Trainer::Impl::vote_and_update(const std::function<Status()>& update) {
   return absl::OkStatus();
 }
 
-// The communicator belongs to the generation: what still runs in it would keep it beyond.
+// The communicator belongs to the generation: operations still running would keep it alive longer.
 Status Trainer::Impl::check_outstanding(const char* where) {
   const int count = binding->outstanding->load();
   if (count == 0) {

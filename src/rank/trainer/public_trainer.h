@@ -1,4 +1,4 @@
-// What stands behind include/keepstep/trainer.h: an engine, what is protected, and where in the loop this process is.
+// Behind include/keepstep/trainer.h: an engine, the protected memory, and this process's place in the loop.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ struct Trainer::Impl {
   Status commit(const std::function<Status()>& update);
   Status vote_and_update(const std::function<Status()>& update);
   Status check_outstanding(const char* where);
-  // Where this process is.
+  // The state of this process's loop.
   brain::RankBrain brain() const { return engine->brain(); }
   bool has_rank() const { return brain().phase() != brain::RankPhase::kNoRank; }
   bool finished() const { return brain().phase() == brain::RankPhase::kFinished; }
-  // What it reports belongs to: the step that it is in, else the last committed one.
+  // The step that reports belong to: the current one, else the last committed one.
   uint64_t logged_step() const { return brain().step() != 0 ? brain().step() : brain().version(); }
 
   // public_trainer_membership.cc: joining a generation and leaving it
@@ -45,23 +45,23 @@ struct Trainer::Impl {
   Status leave_after(const Status& why);
   void leave();
 
-  // Any thread: remembers the first failure of this step; what next_step reports.
+  // Any thread: remembers the first failure of this step, for next_step to report.
   void fail(const Status& why, bool mistake = false);
-  // Failure and mistake at once, for `return mistake(...)`.
+  // Records a failure that is a mistake, for `return mistake(...)`.
   Status mistake(const std::string& what);
   Status failure();
   bool made_mistake();
   Status inject(std::string_view phase);  // any thread
-  void record_digests();                  // of what this rank votes for
+  void record_digests();                  // digests of this rank's vote
   bool checking() const { return check_all || checks_left > 0; }
 
   std::unique_ptr<rank::Engine> engine;
   Communicator::Impl* binding;  // of `communicator`
   std::unique_ptr<Communicator> communicator;
   rank::ProtectedState state;
-  std::vector<rank::NamedMemory> compared;  // each step; the same on all ranks
+  std::vector<rank::NamedMemory> compared;  // at each step; the same on all ranks
   bool digests = true;                      // unless --digests off
-  uint64_t digest_every = 0;                // steps, of the protected memory; 0: never
+  uint64_t digest_every = 0;                // in steps, for the protected memory; 0: never
   Status status;
   std::function<void()> on_notice;
   double loss_sum = 0;

@@ -1,5 +1,5 @@
-// The trainer's second half: attaching, joining a generation, leaving it. In the order of python/keepstep/torch/
-// recovery/membership.py and runtime/loop.py.
+// The trainer's second half: attaching, joining a generation, leaving it. In the order of
+// python/keepstep/torch/recovery/membership.py and runtime/loop.py.
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -35,7 +35,7 @@ StatusOr<Fd> inherited(std::string_view text) {
   return Fd(fd);
 }
 
-// Slurm signals every process of a job; the agent says here what that means. A handler of the program's stays.
+// Slurm signals every process of a job; the agent decides what that means. A handler set by the program stays.
 void leave_notices_to_the_agent(const messages::Welcome& welcome) {
   struct sigaction now{};
   if (welcome.term_is_notice && sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
         "--nproc-per-node 4 PROGRAM");
   }
   const std::vector<std::string> fds = absl::StrSplit(given, ',');
-  unsetenv(kDescriptors);  // they are this process's, not its children's
+  unsetenv(kDescriptors);  // they belong to this process, not to its children
   KEEPSTEP_ASSIGN_OR_RETURN(Fd socket, inherited(fds.front()));
   KEEPSTEP_ASSIGN_OR_RETURN(Fd memory, inherited(fds.back()));
   if (char byte = 0; recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
@@ -145,7 +145,7 @@ Status Trainer::Impl::form() {
   engine->transfer().stop_publishing();
   KEEPSTEP_RETURN_IF_ERROR(formed);
   if (engine->assignment().identity.generation > 1) {
-    checks_left = 0;  // digests of all the state would lengthen the recovery
+    checks_left = 0;  // digests of the whole state would lengthen the recovery
   }
   if (checking()) {
     state.remember();
@@ -169,14 +169,14 @@ Status Trainer::Impl::hydrate() {
   return engine->transfer().pull(activation, state.regions()).status();
 }
 
-// Tells the job that this rank failed, and waits for the generation to end. An error: the job ends instead.
+// Reports to the job that this rank failed, and waits for the generation to end. An error: the job ends instead.
 Status Trainer::Impl::report(const Status& why) {
   const bool fatal = made_mistake();
   const Status waited = engine->fail({.step = brain().step(), .what = why.ToString(), .traceback = "", .fatal = fatal});
   return waited.ok() && !fatal ? absl::OkStatus() : why;
 }
 
-// After something in a generation ended with `why`. An error: so does the loop.
+// Called after something in a generation ended with `why`. An error: the loop ends too.
 Status Trainer::Impl::leave_after(const Status& why) {
   if (absl::IsCancelled(why)) {
     return why;
@@ -188,12 +188,12 @@ Status Trainer::Impl::leave_after(const Status& why) {
   return absl::OkStatus();
 }
 
-// Leaves an interrupted generation: what was begun in it is forgotten.
+// Leaves an interrupted generation, and discards what was begun in it.
 void Trainer::Impl::leave() {
   binding->comm.reset();
   state.forget();
   if (brain().ever_formed()) {
-    (void)inject("recovery");  // an exception here is what the interruption is anyway
+    (void)inject("recovery");  // an exception here has the same effect as the interruption
   }
   engine->leave();
   const std::lock_guard lock(mutex);

@@ -1,8 +1,8 @@
-// What the ranks of a node say of a step's digests, in one value that nodes can pass on. Pure but for the pages it
-// reads.
+// The digests of a step on the ranks of a node, combined into one value that nodes can pass on. Pure except that it
+// reads the pages.
 //
-// A rank stores its digest in its page before it votes, so whoever finds its vote finds the digest. Ranks that stored
-// none for the step say nothing, for or against.
+// A rank stores its digest in its page before it votes, so a reader who sees its vote also sees the digest. Ranks that
+// stored none for the step do not affect the result.
 #pragma once
 
 #include <vector>

@@ -11,7 +11,7 @@ using brain::Rank;
 NodeTree::NodeTree(const std::vector<uint32_t>& nodes, Rank self) {
   KEEPSTEP_CHECK(self < nodes.size(), "a rank outside the world");
   std::vector<uint32_t> ids;             // of the nodes, in the order of their leaders
-  std::vector<std::vector<Rank>> under;  // the ranks of each; later also of those below it
+  std::vector<std::vector<Rank>> under;  // the ranks of each; later also of the nodes below it
   size_t here = 0;
   for (Rank rank = 0; rank < nodes.size(); ++rank) {
     const auto at = static_cast<size_t>(std::find(ids.begin(), ids.end(), nodes[rank]) - ids.begin());

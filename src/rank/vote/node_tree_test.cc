@@ -37,7 +37,7 @@ TEST(NodeTreeTest, nodes_whose_ranks_are_mixed_are_led_by_their_lowest) {
   EXPECT_FALSE(NodeTree(nodes, 3).leads);
 }
 
-// Whatever the number of nodes: who is below whom is told alike from both sides, and the root speaks for all.
+// For any number of nodes: both sides agree on who is below whom, and the root speaks for all.
 TEST(NodeTreeTest, all_leaders_see_the_same_tree) {
   for (uint32_t count = 1; count <= 40; ++count) {
     std::vector<uint32_t> nodes;

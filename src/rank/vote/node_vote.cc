@@ -14,15 +14,15 @@ using brain::Step;
 
 namespace {
 
-// Upwards: this, then sum and micro-batches of each rank of the sender's subtree, in rank order.
+// Upward: this, then sum and micro-batches of each rank of the sender's subtree, in rank order.
 struct Up {
   uint32_t subject;
   uint32_t flags;
   uint64_t step;
   uint64_t losses;   // how many follow
-  uint32_t digests;  // DigestSum::Kind, of the ranks spoken for
+  uint32_t digests;  // DigestSum::Kind, for the ranks of the subtree
   uint32_t reserved;
-  uint64_t gradients;  // where they are the same
+  uint64_t gradients;  // if they are the same
   uint64_t state;
 };
 struct Down {
@@ -96,7 +96,7 @@ std::optional<NodeVote::Said> NodeVote::hear_below(Subject subject, Step step) {
     receiving.push_back(
         communicator_.receive(comm::kWorld, messages.back().data(), messages.back().size(), branch.leader, kVoteTagUp));
   }
-  // All of them, whatever becomes of one: the memory is theirs until then.
+  // Wait for all of them, even if one failed: they own their memory until then.
   bool heard = true;
   for (const comm::OpId op : receiving) {
     heard = finish(op, step) && heard;
@@ -157,7 +157,7 @@ void NodeVote::tell_below(Subject subject, Step step, const Decision& decision) 
   const Down down{static_cast<uint32_t>(subject), decision.flags, step, decision.mean};
   std::memcpy(down_.data(), &down, sizeof(down));
   for (const NodeTree::Branch& branch : tree_.below) {
-    // Not waited for: our node may go on at once.
+    // Not waited for: our node may continue at once.
     sending_.push_back(communicator_.send(comm::kWorld, down_.data(), down_.size(), branch.leader, kVoteTagDown));
   }
 }

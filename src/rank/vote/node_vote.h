@@ -1,14 +1,14 @@
-// What the nodes of a generation agree on, one leader a node: that all ranks are there, and that all have voted.
+// What the nodes of a generation agree on, through one leader per node: that all ranks have joined, and that all have
+// voted.
 //
-// A leader that knows its own node to be complete tells the leader above, once those below told it the same; what the
-// root decides comes down again (node_tree.h). The messages go through the world group of the communicator, with tags
-// that nothing else uses, so an interruption ends them like any other. On the way up they carry the losses of the
-// ranks one by one, because a sum has the same bits everywhere only if somebody adds all of them in rank order.
-// Formats: docs/design/step_commit.md.
+// A leader whose own node is complete tells the leader above, once the leaders below it have told it the same; the
+// root's decision travels down again (node_tree.h). The messages use the world group of the communicator, with reserved
+// tags, so an interruption ends them like any other. On the way up they carry each rank's loss separately, because a
+// sum is bit-identical everywhere only if one place adds all losses in rank order. Formats: docs/design/step_commit.md.
 //
-// Nothing is repaired here: where the exchange fails without an interruption (a link broke, a peer says what it cannot
-// say) `broken` is told once, and whoever asked waits for the interruption that must follow. So does everybody where
-// the root finds that the ranks voted for different things (digest_vote.h), which it tells by `differ`.
+// Nothing is repaired here. If the exchange fails without an interruption (a link broke, a peer sent an invalid
+// message), `broken` is called once, and the callers wait for the interruption that must follow. They also wait if the
+// root finds that the ranks voted for different things (digest_vote.h), which it reports through `differ`.
 //
 // By the leader's main thread only.
 #pragma once
@@ -25,16 +25,16 @@
 
 namespace keepstep::rank {
 
-// Tags in the world group that votes between nodes own.
+// Tags in the world group reserved for votes between nodes.
 inline constexpr uint32_t kVoteTagUp = 0xffff'0000;
 inline constexpr uint32_t kVoteTagDown = 0xffff'0001;
 
 class NodeVote {
  public:
-  // Tells what went wrong, on which step (0: while forming).
+  // Reports what went wrong, at which step (0: while forming).
   using Broken = std::function<void(brain::Step, const std::string& what)>;
 
-  // Tells that all voted on the step, but for different things; by the root only.
+  // Reports that all ranks voted on the step, but for different things; called on the root only.
   using Differ = std::function<void(brain::Step)>;
 
   struct Decision {
@@ -42,16 +42,16 @@ class NodeVote {
     double mean = 0;     // of all micro-batches of all ranks, added in rank order; NaN: nobody recorded one
   };
 
-  // `tree.leads` must hold. `members`: the pages of the ranks on this node, by rank, null for all others. The
-  // communicator must end before this does: it still sends from here.
+  // `tree.leads` must hold. `members`: the pages of the ranks on this node, by rank; null for all others. The
+  // communicator must end before this object does: it still sends from here.
   NodeVote(comm::Communicator& communicator, NodeTree tree, const std::vector<const WorkerPage*>& members,
            Broken broken, Differ differ = nullptr);
 
-  // All ranks of this node are clean: returns true once those of all nodes are; false: interrupted, or broken.
+  // Call it once all ranks of this node are clean. True once those of all nodes are; false: interrupted, or broken.
   bool form();
-  // All ranks of this node have voted on `step`, with these flags in union: what all nodes decided. Nothing:
-  // interrupted, or broken. `record`: on the root, called once all voted and before anybody else may learn of it; false
-  // if the decision could not be recorded, and then there is none.
+  // Call it once all ranks of this node have voted on `step`; `flags` is the union of theirs. Returns what all nodes
+  // decided; std::nullopt: interrupted, or broken. `record`: called on the root, once all have voted and before anyone
+  // else can learn of it; false if the decision could not be recorded, and then there is none.
   std::optional<Decision> vote(brain::Step step, uint32_t flags, const std::function<bool(const Decision&)>& record);
 
   bool root() const { return tree_.root; }
@@ -61,16 +61,16 @@ class NodeVote {
 
   std::optional<Decision> exchange(Subject subject, brain::Step step, uint32_t flags,
                                    const std::function<bool(const Decision&)>& record);
-  // What nodes say upwards beside their losses.
+  // What nodes send upward in addition to their losses.
   struct Said {
     uint32_t flags = 0;  // in union
     DigestSum digests;
   };
-  // Of all below, and takes their losses; nothing: it failed.
+  // Hears from all leaders below, and takes their losses; std::nullopt if that failed.
   std::optional<Said> hear_below(Subject subject, brain::Step step);
   std::optional<Decision> ask_above(Subject subject, brain::Step step, const Said& said);
   void tell_below(Subject subject, brain::Step step, const Decision& decision);
-  // Waits for an operation; false if it did not come to a good end.
+  // Waits for an operation; false if it failed.
   bool finish(comm::OpId op, brain::Step step);
   void fail(brain::Step step, const std::string& what);
   void read_own_losses(brain::Step step);
@@ -87,9 +87,9 @@ class NodeVote {
     double sum;
     uint64_t micro_batches;
   };
-  std::vector<Loss> losses_;         // by rank, of the step that is voted on
-  std::vector<std::byte> down_;      // what goes down; stays until those sends are over
-  std::vector<comm::OpId> sending_;  // downwards, from the exchange before
+  std::vector<Loss> losses_;         // by rank, of the step being voted on
+  std::vector<std::byte> down_;      // sent downward; stays until those sends are over
+  std::vector<comm::OpId> sending_;  // sends downward from the previous exchange
 };
 
 }  // namespace keepstep::rank

@@ -1,4 +1,5 @@
-// The vote over several nodes: ranks are threads, each node has pages of its own, the leaders talk by TCP on loopback.
+// The vote over several nodes: ranks are threads, each node has its own pages, the leaders communicate by TCP on
+// loopback.
 #include "rank/vote/node_vote.h"
 
 #include <fcntl.h>
@@ -52,7 +53,7 @@ class Memory {
   std::byte* data_;
 };
 
-// A generation on several nodes. `nodes`: by rank, numbered from 0 on.
+// A generation on several nodes. `nodes`: by rank, numbered from 0.
 class Nodes {
  public:
   explicit Nodes(std::vector<uint32_t> nodes) : nodes_(std::move(nodes)), workers_(world()), communicators_(world()) {
@@ -70,7 +71,7 @@ class Nodes {
     }
     for (Rank rank = 0; rank < world(); ++rank) {
       NodeTree tree(nodes_, rank);
-      if (tree.leads) {  // nobody else votes for its node
+      if (tree.leads) {  // no other rank votes for its node
         comm::TcpConfig tcp{.identity = kIdentity, .self = rank, .addresses = addresses, .key = key_};
         tcp.patience_ns = 20'000'000;
         communicators_[rank] = std::make_unique<comm::Communicator>(
@@ -90,7 +91,7 @@ class Nodes {
   }
   ~Nodes() {
     for (uint32_t node = 0; node < generations_.size(); ++node) {
-      seal(node);  // so that no communicator waits for another
+      seal(node);  // so no communicator waits for another
     }
     communicators_.clear();
   }
@@ -112,7 +113,7 @@ class Nodes {
             {brain::StateKind::kClean, 0},
             was.vote == Vote::kOpen ? std::nullopt : load_digest(workers_[rank], was.step)};
   }
-  // What this node's agent does to interrupt.
+  // How this node's agent interrupts.
   std::vector<SealedWord> seal(uint32_t node) {
     std::vector<SealedWord> words;
     page(node).sealing.store(1);
@@ -128,7 +129,7 @@ class Nodes {
   }
   void lose(Rank leader) { communicators_[leader].reset(); }
 
-  // What leaders said that cannot go on; waits for the first.
+  // What leaders reported as broken; waits for the first report.
   std::string broken() {
     while (told_.load() == 0) {
       futex_wait(told_, 0);
@@ -147,7 +148,7 @@ class Nodes {
       thread.join();
     }
   }
-  std::atomic<Step> differs = 0;  // somebody told that the ranks voted for different things in this step
+  std::atomic<Step> differs = 0;  // the step for which different votes were reported
 
   void await_vote(Rank rank) {
     while (word(rank).vote == Vote::kOpen) {
@@ -285,7 +286,8 @@ TEST(NodeVoteTest, the_mean_loss_is_added_in_rank_order_whatever_the_nodes) {
       double sum = 0;
       uint64_t count = 0;
       for (Rank rank = 0; rank < nodes.world(); ++rank) {
-        // A huge spread, so that another order has other bits; now and then nothing, and sometimes nobody has any.
+        // A huge spread, so that another order gives other bits; now and then a rank has no loss, and sometimes none
+        // has one.
         const uint64_t micro_batches = step % 10 == 0 ? 0 : random() % 4;
         const double loss = micro_batches == 0 ? 0 : std::ldexp(mantissa(random), static_cast<int>(random() % 80));
         losses[step].push_back({loss, micro_batches});
@@ -341,7 +343,7 @@ TEST(NodeVoteTest, a_sealed_rank_on_another_node_keeps_everyone_from_deciding) {
   EXPECT_EQ(nodes.page(1).decided.load(), 0u);
 }
 
-// Each node is interrupted by its own agent, at its own time: those of the other go on waiting until then.
+// Each node is interrupted by its own agent, in its own time: the other node's ranks wait until then.
 TEST(NodeVoteTest, an_interruption_ends_the_waits_of_its_node) {
   Nodes nodes({0, 0, 1, 1});
   std::vector<std::thread> first;
@@ -388,8 +390,8 @@ TEST(NodeVoteTest, a_leader_that_speaks_of_another_step_is_not_believed) {
   peer.join();
 }
 
-// Whatever the instants at which the agents seal: what the sealed words say never contradicts what a rank did, also
-// when the words of one node are lost with it.
+// Whenever the agents seal: the sealed words never contradict what a rank did, even if the words of one node are lost
+// with it.
 TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
   const char* given = std::getenv("KEEPSTEP_SEED");
   const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : 7;
@@ -404,10 +406,10 @@ TEST(NodeVoteTest, seals_at_any_instants_never_split_the_ranks) {
     Nodes nodes(shapes()[random() % shapes().size()].nodes);
     const Step last = 1 + random() % 5;
     const uint32_t seal_after = random() % (last + 1);
-    // Sometimes a rank dies before a vote: then there is a redo, or the seals come in the middle of it all.
+    // Sometimes a rank dies before a vote: then there is a redo, or the seals come at any point.
     const Rank dying = random() % (2 * nodes.world());
     const Step dies_before = 1 + random() % (last + 1);
-    // And sometimes one votes for something else than the others.
+    // And sometimes one votes for something other than the rest.
     const Rank lying = random() % (3 * nodes.world());
     const Step lies_at = lying < nodes.world() && nodes.world() > 1 ? 1 + random() % (last + 1) : last + 1;
     std::vector<uint32_t> order(nodes.count());

@@ -33,7 +33,7 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
   result.voted_ns = monotonic_ns();
   VoteCell& cell = generation_.cells[step % 2];
   if (flags != 0) {
-    // Before the vote counts: where the sealed words alone lead forward, all flags must be there.
+    // Before the vote counts: if the sealed words alone lead to forward, all flags must be there.
     cell.flags.fetch_or(flags);
   }
   if (!swap(step, Vote::kOpen, step, Vote::kYes)) {
@@ -58,13 +58,13 @@ VoteResult StepVote::vote(Step step, uint32_t flags) {
   result.flags = cell.flags.load();
   result.decided = std::exchange(recorded_, false) || swap(step, Vote::kYes, step, Vote::kDecided);
   result.decided_ns = monotonic_ns();
-  // A kernel in a virtual machine takes a halted CPU for a busy one and puts those we woke behind us on our own CPU:
-  // without this they would learn the decision when our time slice ends.
+  // In a virtual machine the kernel may take a halted CPU for a busy one, and queue the ranks we woke behind us on our
+  // own CPU. Without this yield they would learn of the decision only at the end of our time slice.
   sched_yield();
   return result;
 }
 
-// All have voted on this step, so all are past reading the other cell: it is ours to clear for the next step.
+// All have voted on this step, so all have finished reading the other cell: we may clear it for the next step.
 void StepVote::clear_next(Step step) {
   VoteCell& next = generation_.cells[(step + 1) % 2];
   next.voted.store(0, std::memory_order_relaxed);
@@ -81,7 +81,7 @@ bool StepVote::wait_decided(Step step) {
   return wait_until(generation_, [&] { return generation_.decided.load() == wanted; });
 }
 
-// False, once it is.
+// Returns false, once the generation is interrupted.
 bool StepVote::wait_interrupted() {
   return wait_until(generation_, [] { return false; });
 }
@@ -98,8 +98,8 @@ bool StepVote::decide_across(Step step, bool last_here) {
     return false;
   }
   clear_next(step);
-  // The root's page is never lost while the job lives: what it recorded is known even if all others that decided go
-  // down with their nodes (step_commit.md).
+  // The root's page is never lost while the job lives: its record survives even if all other ranks that decided are
+  // lost with their nodes (step_commit.md).
   const std::optional<NodeVote::Decision> decision =
       nodes_->vote(step, cell.flags.load(), [&](const NodeVote::Decision& reached) {
         store_mean(generation_, step, reached.mean, reached.flags);
@@ -107,7 +107,7 @@ bool StepVote::decide_across(Step step, bool last_here) {
         return recorded_;
       });
   if (!decision.has_value()) {
-    // Some leader may know that all voted: we keep what we need to apply the step until the verdict.
+    // Some leader may know that all voted: keep what is needed to apply the step until the verdict.
     return wait_interrupted();
   }
   cell.flags.store(decision->flags);

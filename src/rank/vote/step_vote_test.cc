@@ -1,4 +1,4 @@
-// The vote with real threads on real pages: nobody acts on a step that was sealed first, nobody misses a decision.
+// The vote with real threads on real pages: no rank acts on a step that was sealed first, and none misses a decision.
 #include "rank/vote/step_vote.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ struct Pages {
 
   std::vector<WorkerPage> workers;
   GenerationPage generation{};
-  std::atomic<Step> differs = 0;  // somebody told that the ranks voted for different things in this step
+  std::atomic<Step> differs = 0;  // the step for which different votes were reported
   std::vector<std::unique_ptr<StepVote>> votes;
 };
 
@@ -157,8 +157,8 @@ TEST(StepVoteTest, a_waiting_voter_is_woken_by_the_interruption_and_stays_at_yes
   EXPECT_EQ(pages.word(0), (StepWord{kIdentity, 1, Vote::kYes, true}));
 }
 
-// Whatever the instant of the seal: if any rank recorded a decision, every rank had voted; and what the sealer read
-// leads all survivors to the same verdict as what ranks acted on.
+// Whenever the seal comes: if any rank recorded a decision, every rank had voted, and the words that the sealer read
+// lead all survivors to the same verdict that ranks acted on.
 TEST(StepVoteTest, a_seal_at_any_instant_never_splits_the_ranks) {
   const char* given = std::getenv("KEEPSTEP_SEED");
   const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : 7;
@@ -169,7 +169,7 @@ TEST(StepVoteTest, a_seal_at_any_instant_never_splits_the_ranks) {
     constexpr uint32_t kWorld = 3;
     Pages pages(kWorld);
     const Step last = 1 + random() % 5;
-    const uint32_t seal_after = random() % (last + 1);  // decisions; then at a random instant of the vote that follows
+    const uint32_t seal_after = random() % (last + 1);  // decisions; then at a random instant of the next vote
     const unsigned pause = random() % 2000;
     std::vector<Step> applied(kWorld, 0);
     std::thread sealer([&] {
@@ -200,7 +200,7 @@ TEST(StepVoteTest, a_seal_at_any_instant_never_splits_the_ranks) {
     decided_runs += newest > 0;
     for (uint32_t rank = 0; rank < kWorld; ++rank) {
       const StepWord word = pages.word(rank);
-      // Nobody is more than the undecided vote behind: it voted on all that anybody applied.
+      // No rank is more than the undecided vote behind: it voted on everything that any rank applied.
       const bool voted = word.step > newest || (word.step == newest && word.vote != Vote::kOpen);
       EXPECT_TRUE(voted) << "round " << round << ": rank " << rank << " had not voted on step " << newest;
     }

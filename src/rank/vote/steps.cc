@@ -22,7 +22,7 @@ void Steps::leave_generation() {
 }
 
 void Steps::enter(std::function<std::string()> broken_link) {
-  // Told, not raised: a rank that voted stays where it is until the verdict.
+  // Reported, not raised: a rank that voted stays where it is until the verdict.
   const auto differ = [this](Step step) {
     (void)agent_.send(
         messages::Faulted{.step = step,
@@ -44,7 +44,7 @@ void Steps::enter(std::function<std::string()> broken_link) {
   committed_here_ = false;
   committed_ns_ = 0;
   for (DigestSlot& slot : generation_.own_page().digest) {
-    slot.step = 0;  // of an attempt that did not count; the words that it was voted with are read
+    slot.step = 0;  // of an attempt that did not count; its sealed words have been read
   }
 }
 
@@ -132,14 +132,14 @@ bool Steps::end_update(Step step) {
     record.micro_batches = slot.micro_batches.load();
   }
   if (generation_.across()) {
-    // An agent has the losses of its own ranks only.
+    // An agent has only the losses of its own ranks.
     record.mean = mean_loss(step);
     record.has_mean = !std::isnan(record.mean);
   }
   make_room();
   log_.commit(record);
   if (!std::exchange(committed_here_, true)) {
-    (void)agent_.send(messages::Collect{});  // others wait to hear that this generation goes on
+    (void)agent_.send(messages::Collect{});  // the others wait for news that this generation continues
   }
   return open;
 }
@@ -165,7 +165,7 @@ void Steps::make_room() {
 
 void Steps::record_loss(Step step, double sum, uint64_t micro_batches) {
   LossSlot& slot = generation_.own_page().loss[step % 2];
-  slot.step = 0;  // a reader never takes half of one step and half of another
+  slot.step = 0;  // a reader never combines halves of two steps
   slot.sum = sum;
   slot.micro_batches = micro_batches;
   slot.step = step;

@@ -1,4 +1,4 @@
-// A rank's steps in a generation: the vote on each, its update, and what is published with it (step_vote.h,
+// A rank's steps in a generation: the vote on each, its update, and the records published with it (step_vote.h,
 // log_ring.h). Main thread, unless a method says otherwise.
 #pragma once
 
@@ -23,48 +23,49 @@ class Steps {
       : agent_(agent), generation_(generation), log_(generation.own + WorkerLayout::kLog) {}
   // `broken_link`: see Engine::broken_link.
   void enter(std::function<std::string()> broken_link);
-  void leave_generation();  // before the communicator of the next one
+  void leave_generation();  // before the next generation's communicator is made
 
-  // Answers Prepare: the word is open for the version + 1. ABORTED: it is sealed already.
+  // Answers Prepare: opens the word for version + 1. ABORTED: it is already sealed.
   Status open();
-  // All members are clean at the generation's version, this rank too. ABORTED: interrupted while it formed.
+  // Waits until all members, including this rank, are clean at the generation's version. ABORTED: interrupted while it
+  // formed.
   Status form();
 
-  // `flags`: brain::StepFlag; kFlagDrain is added once a notice came, kFlagPause once this generation is to pause.
+  // `flags`: brain::StepFlag; adds kFlagDrain after a notice, and kFlagPause once this generation is to pause.
   VoteResult vote(brain::Step step, uint32_t flags);
   const VoteResult& last_vote() const { return last_vote_; }
-  // After an interrupted vote: the version the verdict says; CANCELLED if the job ends instead.
+  // After an interrupted vote: the verdict's version; CANCELLED if the job ends instead.
   StatusOr<brain::Version> wait_verdict();
-  // After a verdict that counts `step`: what vote() would have said of the flags.
+  // After a verdict that commits `step`: the flags that vote() would have returned.
   uint32_t decided_flags(brain::Step step) const { return load_flags(*generation_.page.load(), step); }
   void begin_update(brain::Step step);
-  // The state is clean at `step`, and the log says so to the agent. False if the word was sealed meanwhile. Waits for
-  // room in the log if has_room() says there is none.
+  // The state is clean at `step`, and the log reports it to the agent. False if the word was sealed meanwhile. Waits
+  // for room in the log if has_room() is false.
   bool end_update(brain::Step step);
   bool updating() const { return updating_.load(); }  // any thread
 
-  // What the user wants published with `step`: a JSON object as text. Read by the agent within 100 ms, and after this
-  // process's death too. Waits for room like end_update. INVALID_ARGUMENT: more than kMaxLogTextBytes.
+  // Publishes the user's values with `step`: a JSON object as text. The agent reads it within 100 ms, even if this
+  // process dies. Waits for room like end_update. INVALID_ARGUMENT: more than kMaxLogTextBytes.
   Status log(brain::Step step, std::string_view values);
-  // Whether the log has room for any entry, so that the two above do not wait.
+  // Whether the log has room for any entry, so that end_update and log do not wait.
   bool has_room() { return log_.has_room(); }
-  // Waits until it has: asks the agent to empty the log.
+  // Waits until it has room: asks the agent to empty the log.
   void make_room();
 
-  // What this rank votes for in `step`; before vote(). Steps without it are not compared.
+  // The digest that this rank votes for in `step`; call it before vote(). Steps without one are not compared.
   void record_digest(brain::Step step, const brain::StepDigest& digest) {
     store_digest(generation_.own_page(), step, digest);
   }
   void record_loss(brain::Step step, double sum, uint64_t micro_batches);
-  // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote
-  // on step + 1. NaN if no rank recorded one; among several nodes also after a verdict that came without it.
+  // Mean over all micro-batches of all ranks, added in rank order; valid between the decision on `step` and the vote on
+  // step + 1. NaN if no rank recorded a loss; among several nodes also after a verdict that came without it.
   double mean_loss(brain::Step step) const;
 
-  // ---- how far we are, for the agent (progress_words.h) ----
-  // The main thread begins with micro-batch `micro_batch` (from 1) of `step`; 0: with the step. Costs one store.
+  // ---- progress, for the agent (progress_words.h) ----
+  // The main thread starts micro-batch `micro_batch` (from 1) of `step`; 0: the step itself. Costs one store.
   void at(brain::Step step, uint64_t micro_batch);
-  void leave_loop();  // it is in no step
-  // A section that may take long begins (+1) or ends (-1): meanwhile this rank is not taken for hung.
+  void leave_loop();  // the main thread is in no step
+  // A section that may take long begins (+1) or ends (-1): meanwhile this rank is not considered hung.
   void slow(int change);
 
  private:
@@ -76,8 +77,8 @@ class Steps {
   std::atomic<bool> updating_{false};
   LogWriter log_;
   bool committed_here_ = false;  // a step, in this generation
-  int64_t committed_ns_ = 0;     // the last one; 0: none in this generation
-  int64_t waited_ns_ = 0;        // for others until then
+  int64_t committed_ns_ = 0;     // when the last one was; 0: none in this generation
+  int64_t waited_ns_ = 0;        // spent waiting for others until then
 };
 
 }  // namespace keepstep::rank

@@ -13,7 +13,7 @@ constexpr unsigned kStreamNonBlocking = 1;      // does not wait for the default
 constexpr unsigned kEventBlockingNoTiming = 3;  // a waiting thread sleeps
 constexpr unsigned kHostAllocPortable = 1;      // pinned for all contexts
 
-// The calling thread's context for one scope; the one before, which torch may rely on, comes back.
+// Makes a context current in the calling thread for one scope; then restores the previous one, which torch may rely on.
 class ContextScope {
  public:
   ContextScope(const CudaDriver& driver, CudaDriver::Context context)
@@ -103,7 +103,7 @@ class CudaCopy::Lane final : public DeviceLane {
       return;
     }
     failed_[index] = true;
-    if (!std::exchange(told_, true)) {  // a device that failed fails every copy after it
+    if (!std::exchange(told_, true)) {  // once a device failed, every later copy on it fails
       spdlog::error("state: {}", driver_.status(result, what).ToString());
     }
   }
@@ -151,7 +151,7 @@ LaneLease CudaCopy::lane(int number) {
   std::unique_lock lock(mutex_);
   const auto found = devices_.find(number);
   KEEPSTEP_CHECK(found != devices_.end(), "a lane of a device that was not opened");
-  Device& device = found->second;  // stays where it is: a map's nodes do not move
+  Device& device = found->second;  // a stable reference: a map's nodes do not move
   const auto give_back = [this, &device](DeviceLane* lane) {
     std::lock_guard again(mutex_);
     device.idle.emplace_back(static_cast<Lane*>(lane));

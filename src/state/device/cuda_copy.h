@@ -1,8 +1,8 @@
-// Main memory, and the memory of CUDA devices through pinned blocks and asynchronous copies.
+// Copies in main memory, and to and from CUDA devices through pinned blocks and asynchronous copies.
 //
-// The driver is loaded, and a device's primary context taken, when a device is first opened; a worker without tensors
-// on a GPU never does. Each lane has a stream of its own that waits for no other: whoever publishes or pulls tensors
-// has waited for the work of its own streams before.
+// The driver is loaded, and a device's primary context retained, when a device is first opened; a worker without
+// tensors on a GPU never does either. Each lane has its own stream, which waits for no other: code that publishes or
+// pulls tensors first waits for the work of its own streams.
 #pragma once
 
 #include <map>
@@ -20,14 +20,14 @@ namespace keepstep::state {
 class CudaCopy final : public DeviceCopy {
  public:
   explicit CudaCopy(std::string library = "libcuda.so.1");
-  ~CudaCopy() override;  // all leases were given back
+  ~CudaCopy() override;  // all leases must have been returned
 
   void read(void* host, const void* memory, size_t bytes) override { std::memcpy(host, memory, bytes); }
   void write(void* memory, const void* host, size_t bytes) override { std::memcpy(memory, host, bytes); }
   const void* host_view(const void* memory) override { return memory; }
 
   Status open(int number) override;
-  // A lane takes 512 KiB of pinned memory; it is kept for the next one who asks.
+  // A lane uses 512 KiB of pinned memory; a returned lane is reused.
   LaneLease lane(int number) override;
 
  private:

@@ -1,5 +1,5 @@
-// Hydration of tensors on a device, through the real CudaCopy over a driver without a GPU (tests/fake_cuda): its memory
-// kills whoever touches it directly.
+// Hydration of tensors on a device, through the real CudaCopy over a driver without a GPU (tests/fake_cuda): touching
+// its memory directly kills the process.
 #include "state/device/cuda_copy.h"
 
 #include <dlfcn.h>
@@ -41,7 +41,7 @@ class Fake {
   static int depth() { return call<int()>("fake_cuda_current_depth")(); }
 };
 
-// Tensors of which every third stays in main memory and the others are on the fake's two devices.
+// Tensors of which every third is in main memory and the others are on the fake's two devices.
 class DeviceTensors {
  public:
   DeviceTensors(const std::vector<uint64_t>& sizes, uint64_t seed) : host_(sizes, seed), sizes_(sizes) {
@@ -55,7 +55,7 @@ class DeviceTensors {
     }
   }
   const std::vector<Region>& regions() const { return regions_; }
-  // What they hold now, wherever they are.
+  // Their current contents, wherever they are.
   std::vector<uint8_t> bytes(size_t entry) {
     return regions_[entry].device == kMainMemory ? host_[entry] : Fake::look(regions_[entry].data, sizes_[entry]);
   }

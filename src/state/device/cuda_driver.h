@@ -1,8 +1,9 @@
-// The few calls of CUDA's driver that copies need, looked up at run time: keepstep is built without CUDA, links nothing
+// The few calls of the CUDA driver that copies need, looked up at run time: keepstep is built without CUDA, links none
 // of it, and runs where there is none. Their binary interface is stable: names with _v2 never change their meaning.
 //
-// The driver and not torch, because the engine's threads copy while Python waits, without its lock. Torch's tensors
-// live in each device's primary context, which the driver gives to whoever asks, so their addresses hold here too.
+// It uses the driver and not torch, because the engine's threads copy while Python waits, without the GIL. Torch's
+// tensors live in each device's primary context, which the driver gives to any caller, so their addresses are valid
+// here too.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,10 @@ struct CudaDriver {
   using Event = void*;
   using Address = unsigned long long;
 
-  // Loads `library` and starts the driver; it stays loaded for good. FAILED_PRECONDITION: not there, or no device.
+  // Loads `library` and starts the driver; it stays loaded forever. FAILED_PRECONDITION: not found, or no device.
   static StatusOr<CudaDriver> load(const std::string& library);
 
-  // OK for 0, else INTERNAL with `what` and CUDA's name of the error.
+  // OK for 0, otherwise INTERNAL with `what` and CUDA's name for the error.
   Status status(Result result, const char* what) const;
 
   Result (*init)(unsigned flags);

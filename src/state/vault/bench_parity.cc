@@ -1,11 +1,12 @@
-// keepstep_parity_bench: Reed-Solomon coding on one core, beside ISA-L's own loop. `keepstep bench parity` starts it.
+// keepstep_parity_bench: Reed-Solomon coding on one core, compared with ISA-L's own loop. `keepstep bench parity`
+// starts it.
 //
 //   keepstep_parity_bench DATA PARITY BLOCK_BYTES ROUNDS
 //
 // Prints one JSON object: for `encode`, and for `rebuild` of PARITY lost data blocks, the seconds that each side took
-// in each round to go once over all blocks, in turns. isal is what erasure_code_perf does: tables made before, then one
-// call over the whole blocks. summed: with the checksum of every block that is read or written. two_threads: halves
-// of the blocks, by two threads at once. memcpy: the data blocks copied.
+// in each round to process all blocks once, in turns. isal is what erasure_code_perf does: tables made beforehand, then
+// one call over the whole blocks. summed: with the checksum of every block that is read or written. two_threads: halves
+// of the blocks, on two threads at once. memcpy: the data blocks copied.
 
 #include <isa-l/erasure_code.h>
 #include <time.h>
@@ -29,7 +30,7 @@ namespace {
 using Block = ReedSolomon::Block;
 using ConstBlock = ReedSolomon::ConstBlock;
 
-constexpr size_t kLeastBytes = 256 << 20;  // of data, in one timing
+constexpr size_t kLeastBytes = 256 << 20;  // data in one measurement
 
 Block memory(size_t bytes) { return {fresh_memory(bytes, MAP_PRIVATE), bytes}; }
 
@@ -67,7 +68,7 @@ class Bench {
     return code_.encode(data, parity, sums);
   }
 
-  // The first blocks are lost, as many as there may be.
+  // The first blocks are lost, as many as the code allows.
   Status rebuild(size_t from, size_t bytes, std::span<const uint64_t> sums) {
     std::vector<std::optional<ConstBlock>> left(blocks_.size());
     std::vector<ReedSolomon::Wanted> wanted;

@@ -9,7 +9,7 @@
 namespace keepstep::state {
 namespace {
 
-constexpr size_t kTableBytes = 32;  // of one coefficient
+constexpr size_t kTableBytes = 32;  // for one coefficient
 
 }  // namespace
 
@@ -42,7 +42,7 @@ CodingTablesCache::CodingTablesCache(uint32_t data, uint32_t parity)
   gf_gen_cauchy1_matrix(generator_.data(), static_cast<int>(data + parity), static_cast<int>(data));
 }
 
-// A block of the basis is its row of the generator times the data: the inverse of these rows gives the data back.
+// A block of the basis is its row of the generator times the data: the inverse of these rows recovers the data.
 std::vector<uint8_t> CodingTablesCache::rows(const BlockNumbers& basis, const BlockNumbers& outputs) const {
   const size_t k = data_;
   std::vector<uint8_t> of_basis;

@@ -1,5 +1,5 @@
-// What ISA-L needs to compute some blocks of a Reed-Solomon code from k others, made when first asked for, and kept.
-// Internal to reed_solomon.cc.
+// What ISA-L needs to compute some blocks of a Reed-Solomon code from k others, made on first use and cached. Internal
+// to reed_solomon.cc.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace keepstep::state {
 // Block numbers: data first, then parity.
 using BlockNumbers = std::vector<uint8_t>;
 
-// The coefficients that make `outputs` out of `basis`, and ISA-L's tables of them. Thread-safe.
+// The coefficients that compute `outputs` from `basis`, and ISA-L's tables for them. Thread-safe.
 class CodingTables {
  public:
   // `rows`: outputs.size() rows of `columns` coefficients.
   CodingTables(std::vector<uint8_t> rows, size_t columns);
 
-  // For some of the outputs and some of the basis, by their places in these: what is left where shorter blocks have
-  // ended. Not empty, ascending.
+  // For some of the outputs and some of the basis, given by their indexes: the ones that remain where shorter blocks
+  // have ended. Not empty, ascending.
   std::shared_ptr<const std::vector<uint8_t>> of(const BlockNumbers& outputs, const BlockNumbers& columns) const;
 
  private:
@@ -33,7 +33,7 @@ class CodingTables {
   mutable std::map<std::pair<BlockNumbers, BlockNumbers>, std::shared_ptr<const std::vector<uint8_t>>> parts_;
 };
 
-// The tables of one code, for the combinations asked for last. Thread-safe.
+// The tables of one code, for the most recently requested combinations. Thread-safe.
 class CodingTablesCache {
  public:
   CodingTablesCache(uint32_t data, uint32_t parity);
@@ -50,7 +50,7 @@ class CodingTablesCache {
   const uint32_t data_;
   std::vector<uint8_t> generator_;  // k + m rows of k coefficients
   mutable std::mutex mutex_;
-  std::list<std::pair<Key, std::shared_ptr<const CodingTables>>> kept_;  // the one used last in front
+  std::list<std::pair<Key, std::shared_ptr<const CodingTables>>> kept_;  // the most recently used in front
 };
 
 }  // namespace keepstep::state

@@ -25,7 +25,7 @@ uint64_t longest(std::span<const MemberShard> members) {
   return most;
 }
 
-// Where each member's text begins, and as a last one, where they end.
+// Where each member's text begins; the last element is where they end.
 std::vector<uint64_t> places_of_texts(std::span<const MemberShard> members) {
   std::vector<uint64_t> places = {table_bytes(members.size())};
   for (const MemberShard& member : members) {
@@ -170,7 +170,7 @@ std::string_view ParityText::text_of(size_t member) const {
   return std::string_view(text_).substr(texts_at_.at(member), members_.at(member).seal.text_bytes);
 }
 
-// ---- a shard again --------------------------------------------------------------------------------------------------
+// ---- rebuilding a shard ---------------------------------------------------------------------------------------------
 
 ShardRebuild::ShardRebuild(ShardVault vault, ReedSolomon code, std::vector<MemberShard> members, uint32_t lost,
                            std::vector<uint32_t> blocks)

@@ -27,7 +27,7 @@ class Memory {
   std::unique_ptr<std::byte[]> memory_;
 };
 
-// Shards of a group in vaults, as ranks write them, and what their parity comes to.
+// Shards of a group in vaults, as ranks write them, and their parity.
 class Group {
  public:
   Group(std::vector<uint64_t> sizes, uint32_t parity, uint64_t seed) : random_(seed), parity_(parity) {
@@ -61,7 +61,7 @@ class Group {
   ShardVault shard(uint32_t number) const { return shards_[number].vault(); }
   size_t size() const { return members_.size(); }
 
-  // As bytes come in; `flip`: of this member's chunk, one arrives wrong.
+  // Makes a block as bytes arrive; `flip`: one chunk of this member arrives corrupt.
   bool make(uint32_t number, std::optional<uint32_t> flip = std::nullopt) {
     const ReedSolomon code = *code_of(*row(number).parity());
     auto maker = *ParityMaker::begin(row(number), code, labels());
@@ -88,7 +88,7 @@ class Group {
     return maker.finish();
   }
 
-  // From the blocks of these numbers.
+  // Rebuilds from the blocks with these numbers.
   StatusOr<Memory> rebuild(uint32_t lost, const std::vector<uint32_t>& blocks) {
     const auto parity = std::find_if(blocks.begin(), blocks.end(), [&](uint32_t block) { return block >= size(); });
     KEEPSTEP_ASSIGN_OR_RETURN(std::string read, row(*parity - static_cast<uint32_t>(size())).text(kVersion));
@@ -118,7 +118,7 @@ class Group {
     EXPECT_EQ(*memory.vault().text(kVersion), *shard(number).text(kVersion));
   }
 
-  // The same by reed_solomon at one go.
+  // The same parity by reed_solomon in one call.
   std::vector<std::vector<std::byte>> encoded() const {
     std::vector<ReedSolomon::ConstBlock> data(bytes_.begin(), bytes_.end());
     const uint64_t longest = parity_room(labels()).data_bytes;
@@ -164,7 +164,7 @@ TEST(ParityVault, AnyShardComesBackFromAnyOtherBlocks) {
     ASSERT_TRUE(group.make(0) && group.make(1));
     const auto count = static_cast<uint32_t>(sizes.size());
     for (uint32_t lost = 0; lost < count; ++lost) {
-      for (uint32_t other = 0; other < count + 2; ++other) {  // is not used either
+      for (uint32_t other = 0; other < count + 2; ++other) {  // nor is it used
         std::vector<uint32_t> blocks;
         for (uint32_t block = 0; block < count + 2 && blocks.size() < count; ++block) {
           if (block != lost && block != other) {

@@ -21,8 +21,8 @@
 namespace keepstep::state {
 namespace {
 
-// Of all blocks together while one piece is coded. What is read is hashed while it is still in the cache, and ISA-L
-// goes over it once more for every few outputs.
+// Bytes of all blocks together while one piece is coded. The input is hashed while it is still in the cache, and ISA-L
+// reads it once more for every few outputs.
 constexpr size_t kPieceBytes = 192 << 10;
 constexpr size_t kLeastPiece = 4 << 10;  // of one block
 constexpr size_t kMaxPiece = 1 << 30;    // ISA-L counts bytes as int
@@ -36,7 +36,7 @@ size_t piece_bytes(size_t inputs, size_t outputs, bool summed) {
   return std::max(kPieceBytes / (inputs + outputs) / kAlignment * kAlignment, kLeastPiece);
 }
 
-// Blocks that take part in coding, with checksums of what went by.
+// Blocks that take part in coding, with checksums of the bytes processed.
 template <typename Bytes>
 struct Stream {
   Bytes bytes;
@@ -54,7 +54,7 @@ std::vector<Stream<Bytes>> streams(const std::vector<Bytes>& blocks, bool summed
   return made;
 }
 
-// Those that are longer than `from`, by their places.
+// The indexes of those that are longer than `from`.
 BlockNumbers reaching_beyond(const auto& blocks, size_t from) {
   BlockNumbers places;
   for (size_t place = 0; place < blocks.size(); ++place) {
@@ -65,8 +65,8 @@ BlockNumbers reaching_beyond(const auto& blocks, size_t from) {
   return places;
 }
 
-// ISA-L leaves the upper halves of vector registers in use. Until somebody clears them all SSE code of this thread is
-// several times slower (github.com/intel/isa-l/issues/24): checksums taken beside it fell from 18 to 2 GB/s.
+// ISA-L leaves the upper halves of vector registers in use. Until they are cleared, all SSE code of this thread is
+// several times slower (github.com/intel/isa-l/issues/24): checksums computed in between fell from 18 to 2 GB/s.
 #if defined(__x86_64__)
 __attribute__((target("avx"))) void clear_upper_halves() { _mm256_zeroupper(); }
 const bool kHasUpperHalves = __builtin_cpu_supports("avx") != 0;
@@ -81,7 +81,7 @@ void add_to_sum(auto& stream, size_t from, size_t bytes) {
   }
 }
 
-// [from, to): no block ends in between.
+// Codes [from, to), in which no block ends.
 void code_range(const CodingTables& tables, std::vector<Input>& inputs, std::vector<Output>& outputs, size_t from,
                 size_t to) {
   const BlockNumbers in = reaching_beyond(inputs, from);
@@ -92,7 +92,7 @@ void code_range(const CodingTables& tables, std::vector<Input>& inputs, std::vec
   std::vector<unsigned char*> targets(out.size());
   for (size_t at = from; at < to; at += piece) {
     const size_t bytes = std::min(piece, to - at);
-    for (size_t i = 0; i < in.size(); ++i) {  // ISA-L takes them as not const and only reads them
+    for (size_t i = 0; i < in.size(); ++i) {  // ISA-L's parameter is not const, but it only reads
       sources[i] = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(inputs[in[i]].bytes.data() + at));
     }
     for (size_t i = 0; i < out.size(); ++i) {
@@ -157,7 +157,7 @@ struct ReedSolomon::Impl {
   BlockNumbers data_numbers = BlockNumbers(data);
   BlockNumbers parity_numbers = BlockNumbers(parity);
   CodingTablesCache tables;
-  std::shared_ptr<const CodingTables> encoding;  // kept, whatever else is asked for
+  std::shared_ptr<const CodingTables> encoding;  // stays cached, whatever else is requested
 };
 
 ReedSolomon::ReedSolomon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -275,7 +275,7 @@ StatusOr<std::vector<uint32_t>> ReedSolomon::rebuild(std::span<const std::option
   }
   KEEPSTEP_RETURN_IF_ERROR(code_of.check_lengths(blocks, wanted));
   std::vector<uint32_t> lost;
-  BlockNumbers at_hand;  // data first: what is at hand needs no arithmetic
+  BlockNumbers at_hand;  // data first: data blocks at hand need no arithmetic
   BlockNumbers numbers;
   std::vector<Block> into;
   for (uint32_t block = 0; block < count; ++block) {

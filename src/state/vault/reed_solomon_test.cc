@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 using Bytes = std::vector<std::byte>;
 
-// k data blocks with these lengths, and what encode() made of them.
+// k data blocks with these lengths, and the result of encode().
 class Group {
  public:
   Group(std::vector<size_t> lengths, uint32_t parity, uint64_t seed)
@@ -54,7 +54,7 @@ class Group {
     return left;
   }
 
-  // Rebuilds all of `lost` into memory of its own, and compares.
+  // Rebuilds all of `lost` into separate memory, and compares.
   StatusOr<std::vector<uint32_t>> rebuild(const std::vector<uint32_t>& lost, bool summed = true,
                                           const Group* original = nullptr) const {
     std::vector<Bytes> into;
@@ -144,7 +144,7 @@ TEST(ReedSolomon, random_codes_lengths_and_losses_come_back_bit_for_bit) {
   }
 }
 
-// Arithmetic over GF(2^8) by hand: what is stored must stay readable, whatever library computes it.
+// Arithmetic over GF(2^8) by hand: stored blocks must stay readable, whatever library computes them.
 uint8_t times(uint8_t a, uint8_t b) {
   uint8_t product = 0;
   for (; b != 0; b = static_cast<uint8_t>(b >> 1U)) {
@@ -186,8 +186,8 @@ TEST(ReedSolomon, a_corrupt_block_is_found_and_made_up_for_while_enough_are_left
     const uint32_t lost = (bad + 3) % 8;
     const auto found = group.rebuild({lost}, true, &original);
     ASSERT_TRUE(found.ok()) << found.status();
-    const bool was_read = bad < 6 || lost < 6;  // with all data blocks at hand no parity is read
-    if (was_read && !(bad == 7 && lost < 6)) {  // the second parity block is not needed for one that is lost
+    const bool was_read = bad < 6 || lost < 6;  // no parity is read when all data blocks are at hand
+    if (was_read && !(bad == 7 && lost < 6)) {  // a single loss does not need the second parity block
       EXPECT_THAT(*found, ElementsAre(bad));
     } else {
       EXPECT_THAT(*found, IsEmpty());

@@ -47,7 +47,7 @@ std::string in_quotes(std::string_view text) {
                       text.size() > kMaxShown ? "..." : "", "'");
 }
 
-// What is wrong with an entry by itself; empty: nothing. Knows its dtype already.
+// What is wrong with an entry considered alone; empty if nothing is. Its dtype is already known to be valid.
 std::string defect(const brain::ShardEntry& entry) {
   if (entry.name.empty() || entry.name.size() > kMaxShardName) {
     return absl::StrCat("has a name of ", entry.name.size(), " bytes; 1 to ", kMaxShardName, " are allowed");
@@ -73,7 +73,7 @@ std::string defect(const brain::ShardEntry& entry) {
   return "";
 }
 
-// Checks entries one after the other, in the order of a manifest.
+// Checks entries one by one, in the order of the manifest.
 class Checker {
  public:
   Status add(const brain::ShardEntry& entry, size_t index) {
@@ -120,8 +120,8 @@ Status check_all_differ(const std::vector<brain::ShardEntry>& shards) {
   return absl::OkStatus();
 }
 
-// Takes the text token by token; the first thing that has no place there ends it.
-class Reader : public nlohmann::json_sax<json> {
+// Reads the text token by token; stops at the first token that is out of place.
+class ManifestParser : public nlohmann::json_sax<json> {
  public:
   Status status() const { return status_; }
   ShardManifest take() { return std::move(manifest_); }
@@ -133,8 +133,8 @@ class Reader : public nlohmann::json_sax<json> {
   bool binary(binary_t&) override { return out_of_place("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
-    switch (place_) {
-      case Place::kFormat:
+    switch (position_) {
+      case Position::kFormat:
         if (value != kShardManifestFormat) {
           return fail(value > kShardManifestFormat
                           ? absl::UnimplementedError(absl::StrCat("shard manifest: it has format ", value,
@@ -142,13 +142,13 @@ class Reader : public nlohmann::json_sax<json> {
                                                                   "; a newer one wrote it"))
                           : absl::InvalidArgumentError(absl::StrCat("shard manifest: there is no format ", value)));
         }
-        place_ = Place::kTop;
+        position_ = Position::kTop;
         return true;
-      case Place::kVersion:
+      case Position::kVersion:
         manifest_.version = value;
-        place_ = Place::kTop;
+        position_ = Position::kTop;
         return true;
-      case Place::kNumbers:
+      case Position::kNumbers:
         if (numbers().size() >= kMaxShardDimensions) {
           return fail_entry(absl::StrCat("has more than ", kMaxShardDimensions, " dimensions"));
         }
@@ -160,7 +160,7 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
   bool string(string_t& value) override {
-    if (place_ != Place::kEntry || field_ > 1) {
+    if (position_ != Position::kEntry || field_ > 1) {
       return out_of_place(in_quotes(value));
     }
     if (field_ == 0) {
@@ -182,22 +182,22 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
   bool start_object(size_t) override {
-    if (place_ != Place::kStart) {
+    if (position_ != Position::kStart) {
       return out_of_place("an object");
     }
-    place_ = Place::kTop;
+    position_ = Position::kTop;
     return true;
   }
 
   bool key(string_t& name) override {
     constexpr std::array<std::string_view, 3> kKeys = {"format", "version", "shards"};  // each once, in this order
-    constexpr std::array<Place, 3> kPlaces = {Place::kFormat, Place::kVersion, Place::kShards};
+    constexpr std::array<Position, 3> kPlaces = {Position::kFormat, Position::kVersion, Position::kShards};
     if (keys_ == kKeys.size() || name != kKeys[keys_]) {
       return fail(absl::InvalidArgumentError(
           absl::StrCat("shard manifest: there is ", in_quotes(name), " where ",
                        keys_ == kKeys.size() ? std::string("the end") : in_quotes(kKeys[keys_]), " should be")));
     }
-    place_ = kPlaces[keys_++];
+    position_ = kPlaces[keys_++];
     return true;
   }
 
@@ -205,23 +205,23 @@ class Reader : public nlohmann::json_sax<json> {
     if (keys_ != 3) {
       return fail(absl::InvalidArgumentError("shard manifest: it ends before 'format', 'version' and 'shards' came"));
     }
-    place_ = Place::kEnd;
+    position_ = Position::kEnd;
     return true;
   }
 
   bool start_array(size_t) override {
-    if (place_ == Place::kShards) {
-      place_ = Place::kBetween;
-    } else if (place_ == Place::kBetween) {
+    if (position_ == Position::kShards) {
+      position_ = Position::kBetween;
+    } else if (position_ == Position::kBetween) {
       if (manifest_.shards.size() >= kMaxManifestShards) {
         return fail(absl::InvalidArgumentError(
             absl::StrCat("shard manifest: there are more than ", kMaxManifestShards, " shards")));
       }
       entry_ = {};
       field_ = 0;
-      place_ = Place::kEntry;
-    } else if (place_ == Place::kEntry && field_ >= 2 && field_ < kFields) {
-      place_ = Place::kNumbers;
+      position_ = Position::kEntry;
+    } else if (position_ == Position::kEntry && field_ >= 2 && field_ < kFields) {
+      position_ = Position::kNumbers;
     } else {
       return out_of_place("a list");
     }
@@ -229,10 +229,10 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
   bool end_array() override {
-    if (place_ == Place::kNumbers) {
+    if (position_ == Position::kNumbers) {
       ++field_;
-      place_ = Place::kEntry;
-    } else if (place_ == Place::kEntry) {
+      position_ = Position::kEntry;
+    } else if (position_ == Position::kEntry) {
       if (field_ != kFields) {
         return fail_entry("ends before name, dtype, shape, offsets and lengths came");
       }
@@ -240,9 +240,9 @@ class Reader : public nlohmann::json_sax<json> {
         return fail(status);
       }
       manifest_.shards.push_back(std::move(entry_));
-      place_ = Place::kBetween;
-    } else {  // of the shards: no other list is open
-      place_ = Place::kTop;
+      position_ = Position::kBetween;
+    } else {  // the list of shards: no other list is open
+      position_ = Position::kTop;
     }
     return true;
   }
@@ -252,7 +252,7 @@ class Reader : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum class Place : uint8_t { kStart, kTop, kFormat, kVersion, kShards, kBetween, kEntry, kNumbers, kEnd };
+  enum class Position : uint8_t { kStart, kTop, kFormat, kVersion, kShards, kBetween, kEntry, kNumbers, kEnd };
   static constexpr int kFields = 5;
 
   std::vector<uint64_t>& numbers() {
@@ -267,16 +267,16 @@ class Reader : public nlohmann::json_sax<json> {
         absl::StrCat("shard manifest: shards[", manifest_.shards.size(), "] (", in_quotes(entry_.name), ") ", wrong)));
   }
   bool out_of_place(const std::string& what) {
-    if (place_ == Place::kEntry || place_ == Place::kNumbers) {
+    if (position_ == Position::kEntry || position_ == Position::kNumbers) {
       constexpr std::array<const char*, kFields + 1> kNames = {"name", "dtype", "shape", "offsets", "lengths", "end"};
       return fail_entry(absl::StrCat("has ", what, " for its ", kNames[static_cast<size_t>(field_)]));
     }
     return fail(absl::InvalidArgumentError(absl::StrCat("shard manifest: there is ", what, " where it has no place")));
   }
 
-  Place place_ = Place::kStart;
-  size_t keys_ = 0;  // that came
-  int field_ = 0;    // of the entry, that comes next
+  Position position_ = Position::kStart;
+  size_t keys_ = 0;  // seen so far
+  int field_ = 0;    // of the entry: the next one expected
   brain::ShardEntry entry_;
   Checker checker_;
   ShardManifest manifest_;
@@ -301,7 +301,7 @@ std::optional<uint32_t> element_bytes(std::string_view dtype) {
 
 StatusOr<ShardManifest> parse_shard_manifest(std::string_view text) {
   KEEPSTEP_RETURN_IF_ERROR(check_length(text.size()));
-  Reader reader;
+  ManifestParser reader;
   if (!json::sax_parse(text.begin(), text.end(), &reader)) {
     return reader.status();
   }
@@ -322,7 +322,7 @@ StatusOr<std::string> write_shard_manifest(const ShardManifest& manifest) {
     const brain::ShardEntry& entry = manifest.shards[index];
     KEEPSTEP_RETURN_IF_ERROR(checker.add(entry, index));
     const json line = json::array({entry.name, entry.dtype, entry.shape, entry.box.offsets, entry.box.lengths});
-    // Bytes that are no UTF-8 become another name, which is told by the comparison.
+    // Bytes that are not UTF-8 turn into another name, which the comparison detects.
     const std::string written = line.dump(-1, ' ', false, json::error_handler_t::replace);
     if (json::parse(written)[0] != entry.name) {
       return absl::InvalidArgumentError(absl::StrCat("shard manifest: shards[", index, "] (", in_quotes(entry.name),

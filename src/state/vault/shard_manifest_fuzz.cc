@@ -1,5 +1,5 @@
-// libFuzzer: a manifest of any bytes is refused, or is sound and means the same when it is written again. Built with
-// -DKEEPSTEP_FUZZ=ON.
+// libFuzzer: a manifest of arbitrary bytes is refused, or is sound and means the same after it is written again. Built
+// with -DKEEPSTEP_FUZZ=ON.
 
 #include "base/check.h"
 #include "state/vault/shard_manifest.h"
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto text = state::write_shard_manifest(*manifest);
   KEEPSTEP_CHECK(text.ok() && state::parse_shard_manifest(*text).value() == *manifest, "not the same again");
-  // A source that has what it says can give all of it, each part for itself: parts of one tensor may overlap.
+  // A source that has what it lists can supply all of it, each part separately: parts of one tensor may overlap.
   const std::vector<brain::ShardSource> sources = {{0, manifest->version, manifest->shards}};
   for (const brain::ShardEntry& need : manifest->shards) {
     KEEPSTEP_CHECK(brain::plan_reshard({need}, sources, {.version = manifest->version}).has_value(), "no plan");

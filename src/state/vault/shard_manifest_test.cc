@@ -15,14 +15,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
 brain::ShardEntry entry(std::string name, std::vector<uint64_t> shape, std::vector<uint64_t> offsets,
                         std::vector<uint64_t> lengths) {
   return {std::move(name), "float32", 4, std::move(shape), {std::move(offsets), std::move(lengths)}};
 }
 
-// One entry with this text, in an otherwise good manifest.
+// Parses one entry with this text, in an otherwise valid manifest.
 Status parse_entry(const std::string& text) {
   return parse_shard_manifest(
              absl::StrCat(R"({"format": 1, "version": 5, "shards": [["b", "int8", [2], [0], [2]], )", text, "]}"))
@@ -50,7 +50,7 @@ TEST(ShardManifest, what_is_written_is_read_again) {
   std::mt19937_64 random(17);
   const std::vector<std::string> dtypes = {"float32", "bfloat16", "complex128", "bool", "float8_e4m3fn"};
   for (int round = 0; round < 300; ++round) {
-    ShardManifest manifest{random() % 3 == 0 ? kMost : random() % 1000, {}};
+    ShardManifest manifest{random() % 3 == 0 ? kMax : random() % 1000, {}};
     for (uint64_t number = random() % 10; number > 0; --number) {
       const std::string& dtype = dtypes[random() % dtypes.size()];
       brain::ShardEntry one{absl::StrCat("t\"\\/\xc3\xa4", number), dtype, element_bytes(dtype).value(), {}, {}};

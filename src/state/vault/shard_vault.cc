@@ -19,7 +19,7 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 46;  // of either part; so that su
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// Nothing: given up, which is asked before each chunk.
+// std::nullopt if it gave up; asks `give_up` before each chunk.
 template <class GiveUp>
 std::optional<uint64_t> checksum_unless(const GiveUp& give_up, std::span<const std::byte> data) {
   VaultChecksum checksum;
@@ -36,7 +36,7 @@ std::optional<uint64_t> checksum_unless(const GiveUp& give_up, std::span<const s
 
 struct ShardVault::Slot {
   std::atomic<uint64_t> version_plus_1;  // 0: nothing whole
-  std::atomic<uint64_t> opened_plus_1;   // what was begun here last
+  std::atomic<uint64_t> opened_plus_1;   // the version most recently begun here
   uint64_t text_bytes;
   uint64_t data_checksum;
   uint64_t text_checksum;
@@ -50,7 +50,7 @@ struct ShardVault::Header {
   uint64_t data_bytes;
   uint64_t text_room;
   alignas(64) Slot slots[2];
-  uint32_t member_count;  // 0: a shard
+  uint32_t member_count;  // 0 for a shard
   uint32_t members[brain::kMaxBlocksOfGroup];
 };
 
@@ -91,7 +91,7 @@ StatusOr<ShardVault> ShardVault::open(std::byte* memory, uint64_t bytes) {
 
 ShardVault::Header& ShardVault::header() const { return *reinterpret_cast<Header*>(memory_); }
 
-// The slot that holds `version`, or in which it was begun; null: none.
+// The slot that holds `version`, or in which it was begun; null if there is none.
 ShardVault::Slot* ShardVault::find(brain::Version version) const {
   Slot* begun = nullptr;
   for (Slot& each : header().slots) {
@@ -165,20 +165,20 @@ std::optional<VaultSeal> ShardVault::seal_of(brain::Version version) const {
 
 int64_t ShardVault::whole_since_ns(brain::Version version) const {
   const Slot* const each = find(version);
-  return each == nullptr ? monotonic_ns() : each->whole_since_ns;  // it may be gone since somebody saw it
+  return each == nullptr ? monotonic_ns() : each->whole_since_ns;  // it may have gone since somebody saw it
 }
 
 void ShardVault::begin(brain::Version version) {
   Slot* chosen = find(version);
   if (chosen == nullptr) {
-    // The one that holds nothing; of two the one whose turn it is when every version is copied. Else the older one.
+    // An empty slot; of two, the one whose turn it is when every version is copied. Otherwise the older one.
     Slot* const turn = &header().slots[version % 2];
     Slot* const other = &header().slots[(version + 1) % 2];
     chosen = turn->version_plus_1.load() <= other->version_plus_1.load() ? turn : other;
   }
   chosen->version_plus_1 = 0;
   chosen->opened_plus_1 = version + 1;
-  std::atomic_thread_fence(std::memory_order_release);  // check(): who sees new bytes sees that, too
+  std::atomic_thread_fence(std::memory_order_release);  // for check(): a reader that sees new bytes sees this, too
 }
 
 std::span<std::byte> ShardVault::data(brain::Version version) { return {data_memory(slot(version)), data_bytes()}; }
@@ -257,7 +257,7 @@ VaultCheck ShardVault::check(brain::Version version, const std::function<bool()>
     return VaultCheck::kOverwritten;
   }
   const std::byte* const data = data_memory(*of);
-  // Twice: a version may have gone and come back, with the same seal, while it was read.
+  // Twice: a version may have gone and come back, with the same seal, during the read.
   for (int tries = 0; tries < 2; ++tries) {
     const std::optional<uint64_t> sum = checksum_unless(give_up, {data, data_bytes()});
     if (!sum.has_value()) {

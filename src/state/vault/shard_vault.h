@@ -1,12 +1,13 @@
 // One rank's shard in memory that outlives its process: the two newest versions of it, each whole or not there. Or, in
 // the same memory, a parity block of several ranks' shards (parity_vault.h).
 //
-// The memory is a memfd of the node's agent (design/sharded.md). One process at a time writes; the agent, and whoever
-// takes the shard over, read. A version is written in three steps: begin() takes the older one of the two away, the
-// bytes and the text follow, finish() makes it whole. Whoever dies in between leaves no half of it behind.
+// The memory is a memfd of the node's agent (design/sharded.md). One process at a time writes; the agent, and the
+// process that takes over the shard, read. A version is written in three steps: begin() removes the older of the two,
+// then bytes and text are written, then finish() makes the version whole. A writer that dies in between leaves no half
+// version.
 //
-// Checksums: XXH3 over the checksums of the chunks (kVaultChunk bytes each), so that a copy out of tensors, which gives
-// the checksum of each chunk, needs no second pass; and one of the text.
+// Checksums: one XXH3 over the checksums of the chunks (kVaultChunk bytes each), so that a copy from tensors, which
+// yields the checksum of each chunk, needs no second pass; and one of the text.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,7 @@ namespace keepstep::state {
 
 inline constexpr size_t kVaultChunk = size_t{1} << 20;
 
-// What a version is told by, beside its bytes.
+// What identifies a version, besides its bytes.
 struct VaultSeal {
   brain::Version version = 0;
   uint64_t text_bytes = 0;
@@ -38,17 +39,17 @@ struct VaultSeal {
   bool operator==(const VaultSeal&) const = default;
 };
 
-// What came of looking at a version while another process may write.
+// The result of checking a version while another process may write.
 enum class VaultCheck { kGood, kCorrupt, kOverwritten, kGivenUp };
 
 class ShardVault {
  public:
-  // Memory for shards of `data_bytes` with at most `text_bytes` of text; of the agent, zeroed.
+  // Memory for shards of `data_bytes` with at most `text_bytes` of text; owned by the agent, zeroed.
   static uint64_t memory_bytes(uint64_t data_bytes, uint64_t text_bytes);
   static void initialize(std::byte* memory, brain::Rank rank, uint64_t data_bytes, uint64_t text_bytes);
   // The same for a parity block that is_possible().
   static void initialize(std::byte* memory, const brain::ParityBlock& block, uint64_t data_bytes, uint64_t text_bytes);
-  // A view; the memory must outlive it. INVALID_ARGUMENT if it is no vault, or too small for what it says of itself.
+  // A view; the memory must outlive it. INVALID_ARGUMENT if it is not a vault, or smaller than its header says.
   static StatusOr<ShardVault> open(std::byte* memory, uint64_t bytes);
 
   brain::Rank rank() const;  // of a parity block: its first member
@@ -59,31 +60,32 @@ class ShardVault {
   bool has(brain::Version version) const;
   std::vector<brain::Version> versions() const;
   std::optional<VaultSeal> seal_of(brain::Version version) const;
-  int64_t whole_since_ns(brain::Version version) const;  // monotonic; of one that has()
+  int64_t whole_since_ns(brain::Version version) const;  // monotonic; only if has(version)
 
   // ---- writing ----
-  // A slot for `version` is open: what it held (that version, or the older one) is gone. Before data() and what
-  // follows.
+  // Opens a slot for `version`: what it held (that version, or the older one) is gone. Call before data() and the
+  // functions below.
   void begin(brain::Version version);
   std::span<std::byte> data(brain::Version version);
-  // Puts the text down. RESOURCE_EXHAUSTED if it is longer than there is room.
+  // Writes the text. RESOURCE_EXHAUSTED if there is not enough room for it.
   Status put_text(brain::Version version, std::string_view text);
-  // The same for text that arrives from elsewhere: where it goes.
+  // Where to write text that arrives from elsewhere.
   std::span<std::byte> text_slot(brain::Version version);
   void finish(const VaultSeal& seal);
-  // The whole of it, from `tensors` (of data_bytes() together). Asks `give_up` every chunk; false: given up.
+  // Writes a whole version, from `tensors` (data_bytes() in total). Asks `give_up` every chunk; returns false if it
+  // gave up.
   StatusOr<bool> write(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy, std::string_view text,
                        const std::function<bool()>& give_up);
-  // Versions after `version` are of a history that did not happen.
+  // Drops versions after `version`: they belong to a history that did not happen.
   void drop_beyond(brain::Version version);
 
   // ---- reading ----
   // DATA_LOSS if bytes or text are not what was written; NOT_FOUND if the version is not there.
   Status verify(brain::Version version) const;
   StatusOr<std::string> text(brain::Version version) const;
-  // As verify(), for who takes no part in who may write when. Asks `give_up` every chunk.
+  // Like verify(), but safe while another process writes. Asks `give_up` every chunk.
   VaultCheck check(brain::Version version, const std::function<bool()>& give_up) const;
-  // Into `tensors`, verified as they lie there. As verify().
+  // Copies into `tensors` and verifies the bytes there. Errors like verify().
   Status read(brain::Version version, const TensorSpace& tensors, DeviceCopy& copy) const;
 
  private:
@@ -102,7 +104,7 @@ class ShardVault {
   std::byte* memory_;
 };
 
-// Of data that is met chunk by chunk (each of kVaultChunk bytes but the last): what a seal says of it.
+// The checksum that a seal has, for data that arrives chunk by chunk (kVaultChunk bytes each, except the last).
 class VaultChecksum {
  public:
   void add(std::span<const std::byte> chunk) { add(checksum(chunk.data(), chunk.size())); }

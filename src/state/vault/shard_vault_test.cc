@@ -80,12 +80,12 @@ TEST(ShardVault, TheOlderVersionGoesHoweverFarApartTheyAre) {
         EXPECT_EQ(*vault.text(each), std::to_string(each));
       }
     }
-    // What was begun and given up took the older one's place; the next one takes that, too, and the newest stays.
+    // The abandoned write took the older one's slot; the next write takes that slot, too, and the newest stays.
     EXPECT_FALSE(*vault.write(6 * every, tensors.space(), copy, "", [] { return true; }));
     EXPECT_EQ(vault.versions(), (std::vector<brain::Version>{5 * every}));
     ASSERT_TRUE(*vault.write(5 * every + 1, tensors.space(), copy, "", never));
     EXPECT_EQ(vault.versions(), (std::vector<brain::Version>{5 * every, 5 * every + 1}));
-    // The same version again, in its own place.
+    // The same version again, in its own slot.
     ASSERT_TRUE(*vault.write(5 * every, tensors.space(), copy, "", never));
     EXPECT_EQ(vault.versions(), (std::vector<brain::Version>{5 * every, 5 * every + 1}));
   }
@@ -140,7 +140,7 @@ TEST(ShardVault, WhoOnlyLooksTellsCorruptFromOverwritten) {
   EXPECT_EQ(vault.check(4, never), VaultCheck::kGood);
   EXPECT_EQ(vault.check(6, never), VaultCheck::kOverwritten);
   EXPECT_EQ(vault.check(4, [] { return true; }), VaultCheck::kGivenUp);
-  // The writer takes that slot for the version after the next one while chunks are read: it is open, then whole.
+  // While chunks are read, the writer takes that slot for the version after the next: first open, then whole.
   for (const bool finished : {false, true}) {
     Memory another(0, tensors.bytes());
     ShardVault written = another.vault();

@@ -79,7 +79,7 @@ def assert_same_as_undisturbed(tmp_path, kind, saves, version, monkeypatch):
 def test_a_save_is_completed_though_its_ranks_die(tmp_path, job, held, monkeypatch, kind, ranks):
     running = job(kind, spares=1)
     saves = tmp_path / "saves"
-    drain, version = save_in(held)
+    writer, version = save_in(held)
     dead = [pid_of(running, rank) for rank in ranks]
     for pid in dead:
         os.kill(pid, signal.SIGKILL)
@@ -93,7 +93,8 @@ def test_a_save_is_completed_though_its_ranks_die(tmp_path, job, held, monkeypat
     assert not ended.events("not_saved"), ended.explain()
     assert not ended.events("restart"), ended.explain()
     assert [line["step"] for line in ended.metrics] == list(range(1, len(ended.metrics) + 1)), ended.explain()
-    assert len(ended.events("drain_started")) == 1 and str(drain) in ended.events("drain_started")[0]["because"]
+    (started,) = ended.events("background_writer_started")
+    assert str(writer) in started["because"]
     verify(saves)
     assert_same_as_undisturbed(tmp_path, kind, saves, version, monkeypatch)
     assert_nothing_is_left(str(running.folder))
@@ -169,15 +170,15 @@ def test_the_process_that_writes_ends_with_its_agent_in_the_middle_of_a_save(tmp
 @needs_fsdp2
 def test_another_process_writes_when_the_first_one_is_killed(tmp_path, job, held):
     running = job("fsdp")
-    drain, version = save_in(held)
-    os.kill(drain, signal.SIGKILL)
+    writer, version = save_in(held)
+    os.kill(writer, signal.SIGKILL)
     missed = running.wait("a save that fails", lambda: running.events("not_saved"))[0]
-    assert missed["step"] == version and "drain_ended" in missed["because"]
+    assert missed["step"] == version and "background_writer_ended" in missed["because"]
     held.let_go()
     running.wait_saved(after=version)
     ended = running.stop()
-    assert len(ended.events("drain_started")) == 2
-    assert "signal 9" in ended.events("drain_ended")[0]["because"]
+    assert len(ended.events("background_writer_started")) == 2
+    assert "signal 9" in ended.events("background_writer_ended")[0]["because"]
     assert [line["step"] for line in ended.metrics] == list(range(1, len(ended.metrics) + 1)), ended.explain()
     verify(tmp_path / "saves")
 

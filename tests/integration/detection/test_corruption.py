@@ -23,7 +23,7 @@ def test_a_gradient_that_differs_from_the_majority_never_commits_and_its_rank_is
     for rank, replaced in ((0, 0), (1, 1), (2, 1)):
         pids = job.pids(rank)
         assert len(set(pids)) == 1 + replaced, f"rank {rank}: {pids}{job.explain()}"
-    assert [line["kind"] for line in job.events("fault_noticed")] == ["digests"] * 2, job.explain()
+    assert [line["kind"] for line in job.events("fault_detected")] == ["digests"] * 2, job.explain()
 
 
 def test_of_two_ranks_the_redo_tells_which_one_was_wrong(tmp_path, undisturbed):

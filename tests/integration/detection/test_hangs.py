@@ -40,8 +40,8 @@ def assert_replaced(job, reference, world, rank, step):
     assert_survivors_kept_their_process(job, [rank], world)
     (hang,) = job.events("hang")
     assert (hang["rank"], hang["step"]) == (rank, step), job.explain()
-    (noticed,) = job.events("fault_noticed")
-    assert (noticed["kind"], noticed["rank"], noticed["noticed_by"]) == ("hang", rank, "hang"), job.explain()
+    (noticed,) = job.events("fault_detected")
+    assert (noticed["kind"], noticed["rank"], noticed["detected_by"]) == ("hang", rank, "hang"), job.explain()
     return hang
 
 
@@ -72,7 +72,7 @@ def test_a_stopped_rank_is_replaced_from_the_zygote_even_in_a_first_step(tmp_pat
 def test_what_only_takes_long_is_no_hang(tmp_path, calm, take):
     job = run_hanging(tmp_path, "--take", take, spares=0)
     assert not job.events("hang"), job.explain()
-    assert not job.events("fault_noticed"), job.explain()
+    assert not job.events("fault_detected"), job.explain()
     assert_same_history(job, calm(3), UNTIL)
 
 

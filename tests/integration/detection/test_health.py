@@ -41,7 +41,7 @@ def test_a_worker_that_fails_its_check_is_replaced_before_it_joins(tmp_path):
     assert (unfit["check"], unfit["measured"]) == (
         "health_check of the script", "RuntimeError: the fan stands still"
     )  # fmt: skip
-    (fault,) = job.events("fault_noticed")
+    (fault,) = job.events("fault_detected")
     assert fault["kind"] == "unfit" and fault["worker"] == unfit["worker"] and fault["exit_code"] == 76
     assert unfit["worker"] not in job.events("generation_prepared")[0]["workers"], job.explain()
     assert len(job.events("generation_prepared")) == 1, job.explain()

@@ -89,7 +89,7 @@ def test_nobody_is_suspected_on_a_loaded_machine():
             folder = Path(name) / f"job{jobs}"
             job = (one_node, two_nodes)[jobs % 2](folder)
             assert job.exit_code == 0, job.explain()
-            assert not events(folder, "hang") and not job.events("fault_noticed"), job.explain()
+            assert not events(folder, "hang") and not job.events("fault_detected"), job.explain()
             times = [line["committed_mono"] for line in json_lines(folder / "journal" / "metrics.jsonl")]
             longest = max([longest, *(b - a for a, b in itertools.pairwise(times))])
             jobs, steps = jobs + 1, steps + UNTIL

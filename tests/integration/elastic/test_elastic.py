@@ -64,7 +64,7 @@ def test_newcomers_of_a_node_fetch_the_state_once_between_them_and_who_dies_mean
         elastic.start(0)
         elastic.wait_for_world(2)
         elastic.start(1)
-        elastic.wait_for_event("fault_noticed", rank=2)
+        elastic.wait_for_event("fault_detected", rank=2)
         elastic.wait_for_world(4)
         formed = elastic.events("formed")[-1]["generation"]
         done = elastic.stop()

@@ -113,7 +113,7 @@ def test_a_newcomer_that_dies_while_it_takes_the_state_is_replaced(elastic, fixe
     job.start(0)
     job.wait_for_world(2)
     job.start(1)
-    job.wait_for_event("fault_noticed", rank=2)
+    job.wait_for_event("fault_detected", rank=2)
     job.wait_for_world(4)
     done = job.stop()
     (injected,) = [line for line in node_lines(done.folder, "journal", 1) if line["event"] == "injected"]
@@ -127,7 +127,7 @@ def test_a_resize_is_asked_for_while_a_rank_is_replaced(elastic, fixed):
     job = elastic()
     job.start(0, 1)
     job.wait_for_world(4)
-    for point, ranks in (("fault_noticed", (1, 0)), ("verdict", (3, 1)), ("generation_prepared", (0, 1))):
+    for point, ranks in (("fault_detected", (1, 0)), ("verdict", (3, 1)), ("generation_prepared", (0, 1))):
         for to, rank in zip((2, 4), ranks, strict=True):
             mark = job.mark()
             job.kill_rank(rank)
@@ -168,7 +168,7 @@ def test_a_drain_with_too_little_time_is_an_ordinary_fault(elastic, fixed):
     left = job.leave(1)
     assert left.process.returncode == 1, left.output()
     assert "ends now, at the end of its time" in left.output(), left.output()
-    job.wait_for_event("fault_noticed", mark, lost_node=1)
+    job.wait_for_event("fault_detected", mark, lost_node=1)
     job.wait_for_world(2)
     done = job.stop()
     assert_same_bits(done, fixed)
@@ -209,7 +209,7 @@ def test_a_leave_that_would_break_the_smallest_size_waits_for_a_newcomer(elastic
     done = job.stop()
     assert_same_bits(done, fixed)
     # It moved without a fault.
-    assert not done.events("fault_noticed"), done.explain()
+    assert not done.events("fault_detected"), done.explain()
     changes = [(line["from"], line["to"]) for line in done.events("resized")]
     # The newcomer's processes need not be ready at the same moment.
     assert changes in ([(4, 4)], [(4, 3), (3, 4)]), done.explain()
@@ -223,7 +223,7 @@ def test_a_leave_that_breaks_the_smallest_size_at_its_deadline_halts_the_job_unt
     mark = job.mark()
     left = job.leave(1)
     assert left.process.returncode == 1, left.output()
-    job.wait_for_event("fault_noticed", mark, lost_node=1)
+    job.wait_for_event("fault_detected", mark, lost_node=1)
     waits = job.wait_for_event("size_kept", mark, missing=2)
     steps = len(job.steps())
     job.start(2)
@@ -255,7 +255,7 @@ def test_a_second_sigterm_ends_the_leaving_launcher_at_once_and_only_it(elastic,
     job.wait_for_event("size_kept", mark)
     node.process.send_signal(signal.SIGTERM)
     assert node.process.wait(20) == 1, node.output()
-    job.wait_for_event("fault_noticed", mark, lost_node=1)
+    job.wait_for_event("fault_detected", mark, lost_node=1)
     job.start(2)
     job.wait_for_more_steps(3)
     assert_same_bits(job.stop(), fixed)
@@ -287,7 +287,7 @@ def test_a_node_that_vanishes_while_its_workers_start_is_not_missed(elastic, fix
     job.start(1)
     job.wait_for_event("node_joined", mark)
     job.lose(1)
-    job.wait_for_event("fault_noticed", mark, lost_node=1)
+    job.wait_for_event("fault_detected", mark, lost_node=1)
     job.wait_for_more_steps(5)
     assert not job.events("rung") and not job.events("resize_planned")
     job.start(1)
@@ -316,7 +316,7 @@ def test_a_newcomer_that_dawdles_holds_nobody_up_and_is_used_later(elastic, fixe
     job.wait_for_world(4)
     done = job.stop()
     assert_same_bits(done, fixed)
-    assert not done.events("fault_noticed"), done.explain()
+    assert not done.events("fault_detected"), done.explain()
 
 
 OTHER_TORCH = """
@@ -429,7 +429,7 @@ def test_a_rank_that_hangs_where_all_pause_is_found_like_any_other(elastic, fixe
     job.wait_for_more_steps(10)  # of which the detector learns
     mark = job.mark()
     asking = job.ask_for(2)
-    noticed = job.wait_for_event("fault_noticed", mark, kind="hang")
+    noticed = job.wait_for_event("fault_detected", mark, kind="hang")
     assert noticed["rank"] == 1 and "because the world changes" in noticed["because"], noticed
     assert asking.wait(60) == 0, asking.stderr.read()
     job.wait_for_world(2)

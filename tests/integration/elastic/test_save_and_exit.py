@@ -76,7 +76,7 @@ def test_all_ranks_leave_after_the_same_step_and_begin_again_in_the_new_world(tm
         assert {note["restarts"] for note in job.notes("begins")} == {0}, "a change of size is no restart"
         resized = [(line["from"], line["to"]) for line in job.events("resized")]
         assert resized == list(itertools.pairwise(worlds)), resized
-        assert not job.events("fault_noticed"), job.first.output()
+        assert not job.events("fault_detected"), job.first.output()
     assert_nothing_is_left(str(tmp_path))
 
 
@@ -101,7 +101,7 @@ def test_a_node_that_is_told_to_leave_is_gone_after_the_script_saved(tmp_path):
         assert job.end() == {0}, job.first.output()
         lives = job.lives()
         assert [world for world, _, _ in lives] == [4, 2] and lives[0][2] == lives[1][1], lives
-        assert not job.events("fault_noticed"), job.first.output()
+        assert not job.events("fault_detected"), job.first.output()
 
 
 def test_a_script_that_never_asks_ends_its_job_as_ever(tmp_path):
@@ -122,7 +122,7 @@ def test_a_rank_that_fails_on_its_way_out_is_a_fault_and_all_begin_again(tmp_pat
         job.scale(1)
         job.wait_for_ranks(1)
         assert job.end() == {0}, job.first.output()
-        assert any("exited with code 3" in line["because"] for line in job.events("fault_noticed"))
+        assert any("exited with code 3" in line["because"] for line in job.events("fault_detected"))
         assert {note["restarts"] for note in job.notes("begins")} == {0, 1}
 
 

@@ -178,7 +178,7 @@ def test_a_job_is_asked_at_its_endpoint_by_who_has_its_token_and_answers_the_sam
         assert shown.returncode == 0 and "rank 0 in " in shown.stdout, shown
         killed = command("inject", endpoint, "kill:rank=0", *key)
         assert killed.stdout.startswith("kill: rank 0, pid "), killed
-        first.wait_for(lambda: journal("fault_noticed"), "death", LIMIT_S)
+        first.wait_for(lambda: journal("fault_detected"), "death", LIMIT_S)
         metrics = tmp_path / "journal" / "metrics.jsonl"
         until = len(json_lines(metrics)) + 3
         first.wait_for(lambda: len(json_lines(metrics)) >= until, f"step {until}", LIMIT_S)

@@ -105,7 +105,7 @@ def test_an_elastic_job_that_starts_with_too_many_goes_on_with_those_that_are_fe
     assert samples_of(job) == [list(range(4 * n, 4 * n + 4)) for n in range(6)]
     (planned,) = job.events("resize_planned")
     assert (planned["from"], planned["to"]) == (4, 2) and "feed no more than 2 ranks" in planned["because"]
-    assert not job.events("fault_noticed"), job.explain()
+    assert not job.events("fault_detected"), job.explain()
 
 
 @pytest.mark.long
@@ -120,7 +120,7 @@ def test_across_nodes_too_and_a_node_that_is_not_needed_may_leave(tmp_path):
         assert left.process.returncode == 0, left.output()
         done = job.stop()
     assert {line["world"] for line in done.metrics} == {2}
-    assert not done.events("fault_noticed"), done.explain()
+    assert not done.events("fault_detected"), done.explain()
     assert_nothing_is_left(str(tmp_path))
 
 

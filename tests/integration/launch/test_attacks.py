@@ -16,7 +16,7 @@ import pytest
 from harness import JOBS, LIMIT_S, json_lines
 from several_nodes import finish_nodes, free_port, kill, start_node, start_nodes, wait_for_steps
 
-MOST_BYTES = 32 << 20  # that an attack may add to the launcher's memory
+MAX_BYTES = 32 << 20  # that an attack may add to the launcher's memory
 # The beginning of HTTP/2, and one header that never ends: what gRPC 1.51 put into its memory without limit.
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 HEADERS = b"\x00\x40\x00\x01\x00\0\0\0\x01" + b"\x00" * 0x4000
@@ -107,12 +107,12 @@ def test_floods_cost_nothing_and_a_lost_node_comes_back_through_1100_idle_connec
         for attack in (flood_of_headers, garbage, slow_loris):
             attack(port)
             grown = resident_bytes(launcher) - memory
-            assert grown <= MOST_BYTES, f"{attack.__name__}: {grown >> 20} MiB more"
+            assert grown <= MAX_BYTES, f"{attack.__name__}: {grown >> 20} MiB more"
             wait_for_steps(tmp_path, len(json_lines(metrics)) + 2)
         with contextlib.ExitStack() as stack:
             idle = [connect(stack, port) for _ in range(1100)]
             wait_for_steps(tmp_path, len(json_lines(metrics)) + 2)
-            assert resident_bytes(launcher) - memory <= MOST_BYTES
+            assert resident_bytes(launcher) - memory <= MAX_BYTES
             kill(nodes[1])
             nodes.append(
                 start_node(tmp_path, 1, f"127.0.0.1:{port}", *what, world=1, options=options,
@@ -160,7 +160,7 @@ def test_floods_of_a_ranks_own_port_cost_nothing_and_a_killed_rank_comes_back(tm
         for attack in (flood_of_headers, garbage, slow_loris):
             attack(port)
             grown = resident_bytes(ranks[0]) - memory
-            assert grown <= MOST_BYTES, f"{attack.__name__}: {grown >> 20} MiB more"
+            assert grown <= MAX_BYTES, f"{attack.__name__}: {grown >> 20} MiB more"
             wait_for_steps(tmp_path, len(json_lines(metrics)) + 2)
         with contextlib.ExitStack() as stack:
             idle = [connect(stack, port) for _ in range(1100)]

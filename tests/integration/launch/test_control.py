@@ -107,7 +107,7 @@ def test_faults_are_injected_into_a_running_job_and_it_goes_on(running):
     assert injected[0]["rank"] == 1 and injected[0]["fault"] == "kill"
     assert "average/" in injected[3]["detail"] or "model/" in injected[3]["detail"]
     assert ", bit " in injected[3]["detail"]
-    first_fault = next(line for line in last.journal if line["event"] == "fault_noticed")
+    first_fault = next(line for line in last.journal if line["event"] == "fault_detected")
     assert injected[0]["mono"] < first_fault["mono"], "journalled before it is noticed"
     steps = [line["step"] for line in last.metrics]
     assert steps == list(range(1, len(steps) + 1)), last.explain()
@@ -135,7 +135,7 @@ def test_a_job_that_does_not_allow_it_takes_no_fault(running):
     assert "started without --allow-inject" in refused("inject", job.name, "kill:rank=0")
     assert "started without --allow-inject" in refused("inject", job.name, "agent-kill")
     last = job.stop()
-    assert not last.events("injected") and not last.events("fault_noticed"), last.explain()
+    assert not last.events("injected") and not last.events("fault_detected"), last.explain()
 
 
 def test_rubbish_at_the_door_and_clients_that_stall_do_not_disturb_the_job(running):

@@ -202,7 +202,7 @@ def test_a_job_at_the_endpoint_is_left_alone(tmp_path):
             assert "peers" not in [each["check"] for each in answer["checks"]]
             launchers[0].wait_for(lambda: steps(tmp_path) > before, "further step")
             text = (tmp_path / "job" / "journal" / "journal.jsonl").read_text()
-            assert '"event":"refused"' not in text and '"event":"fault_noticed"' not in text
+            assert '"event":"refused"' not in text and '"event":"fault_detected"' not in text
         finally:
             for launcher in launchers:
                 launcher.process.send_signal(signal.SIGTERM)

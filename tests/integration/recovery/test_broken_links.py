@@ -28,7 +28,7 @@ def test_a_link_that_breaks_at_one_step_is_made_anew_and_the_step_redone(
     assert job.output.count("cut ") == times, job.explain()
     assert_same_history(job, undisturbed(2 * world, model=model), 12)
     assert_survivors_kept_their_process(job, [], 2 * world)
-    faults = job.events("fault_noticed")
+    faults = job.events("fault_detected")
     assert {fault["kind"] for fault in faults} == {"link"}, job.explain()
     assert any("the link between rank" in fault["because"] for fault in faults), job.explain()
     assert [line["rung"] for line in job.events("rung")] == ["redo"] * times, job.explain()

@@ -261,7 +261,7 @@ def test_a_link_that_breaks_is_made_anew_and_is_not_the_programs_failure(tmp_pat
     job = finish_nodes(start_nodes(tmp_path, MISTAKES, "cut", world=1, options=["--no-python"]))
     assert job.exit_code == 0, job.explain()
     assert [line["step"] for line in job.metrics] == [1, 2, 3, 4], job.explain()
-    assert {fault["kind"] for fault in job.events("fault_noticed")} == {"link"}, job.explain()
+    assert {fault["kind"] for fault in job.events("fault_detected")} == {"link"}, job.explain()
     assert [line["rung"] for line in job.events("rung")] == ["redo"], job.explain()
 
 

@@ -15,7 +15,7 @@ def test_memory_that_runs_out_is_an_exception_or_a_death_and_neither_costs_a_ste
     job = run_small(tmp_path, inject=faults)
     assert_same_history(job, undisturbed(2), 12)
     assert causes(job) == faults
-    assert [line["kind"] for line in job.events("fault_noticed")] == ["exception", "death"], job.explain()
+    assert [line["kind"] for line in job.events("fault_detected")] == ["exception", "death"], job.explain()
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_fault_that_passes_changes_nothing(tmp_path, undisturbed, fault):
     job = run_small(tmp_path, inject=[fault], options=["--hang-timeout", "off"])  # else a stopped rank is replaced
     assert_same_history(job, undisturbed(2), 12)
     assert causes(job) == [fault]
-    assert not job.events("fault_noticed"), job.explain()
+    assert not job.events("fault_detected"), job.explain()
 
 
 def test_training_goes_on_while_the_disk_is_full(tmp_path, undisturbed):

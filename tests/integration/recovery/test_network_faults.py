@@ -58,7 +58,7 @@ def cluster(tmp_path):
 def assert_link_named(job, these, those):
     """Every fault is the link between one of `these` ranks and one of `those`; nobody was taken for hung."""
     assert not events(job.folder, "hang"), job.explain()
-    faults = job.events("fault_noticed")
+    faults = job.events("fault_detected")
     assert faults and {fault["kind"] for fault in faults} == {"link"}, job.explain()
     ends = {
         frozenset(map(int, pair))
@@ -138,7 +138,7 @@ def test_a_link_that_falls_silent_for_a_while_is_named_and_costs_nobody_its_proc
     job.start("--sleep", 0.05, nodes=3)
     wait_for_steps(job.folder, 10)
     job.net.silence(1, 2)
-    job.wait_for("fault_noticed")
+    job.wait_for("fault_detected")
     job.net.heal()
     done = job.finish()
     assert_link_named(done, [1], [2])
@@ -159,7 +159,7 @@ def test_a_silent_link_between_ranks_alone_is_named_although_both_nodes_reach_th
     ports = {node: job.net.rank_ports(node) for node in (0, 1)}
     assert [len(at) for at in ports.values()] == [world, world], ports
     job.net.silence(0, 1, ports)
-    job.wait_for("fault_noticed")
+    job.wait_for("fault_detected")
     job.net.heal()
     done = job.finish()
     assert_link_named(done, range(world), range(world, 2 * world))
@@ -192,7 +192,7 @@ def test_a_slow_link_is_no_fault_however_long_one_collective_takes(cluster, undi
     wait_for_steps(job.folder, before + 2, limit_s=300)  # nearly a minute for a sum that takes a millisecond else
     job.net.limit(1, None)
     done = job.finish()
-    assert not done.events("fault_noticed") and not events(done.folder, "hang"), done.explain()
+    assert not done.events("fault_detected") and not events(done.folder, "hang"), done.explain()
     assert_same_history(done, undisturbed(2, until=STEPS, extra=tuple(wide)), STEPS)
 
 
@@ -205,5 +205,5 @@ def test_a_far_link_is_no_fault(cluster, undisturbed):
         job.net.delay(node, 40)
     job.start(until=12)
     done = job.finish()
-    assert not done.events("fault_noticed") and not events(done.folder, "hang"), done.explain()
+    assert not done.events("fault_detected") and not events(done.folder, "hang"), done.explain()
     assert_same_history(done, undisturbed(2), 12)

@@ -15,7 +15,7 @@ from typing import Any
 from keepstep.bench.harness.environment import BenchError, bench_program, machine
 
 SIZES = [64 << 10, 1 << 20, 32 << 20]
-MOST_BYTES = 8 << 30  # of all blocks of a code, in memory
+MAX_BYTES = 8 << 30  # of all blocks of a code, in memory
 
 
 def codes(text: str) -> list[tuple[int, int]]:
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     say("GB of data per second and core: keepstep, ISA-L, keepstep with checksums")
     cases = []
     for data, parity in options.codes:
-        for size in (size for size in SIZES if (data + 2 * parity) * size <= MOST_BYTES):
+        for size in (size for size in SIZES if (data + 2 * parity) * size <= MAX_BYTES):
             case = measure(program, data, parity, size, options.rounds)
             cases.append(case)
             encode, rebuild = _line(case["encode"]), _line(case["rebuild"])

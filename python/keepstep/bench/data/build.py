@@ -39,16 +39,16 @@ def _texts() -> list[str]:
     return [text for text in found if text]
 
 
-def write_input(path: Path, most_bytes: int) -> int:
-    """JSON lines of at least `most_bytes`; how many."""
+def write_input(path: Path, max_bytes: int) -> int:
+    """JSON lines of at least `max_bytes`; how many."""
     lines = [json.dumps({"text": text}) + "\n" for text in _texts()]
     written = count = 0
     with path.open("w", encoding="utf-8") as file:
-        while written < most_bytes:
+        while written < max_bytes:
             for line in lines:
                 written += file.write(line)
                 count += 1
-                if written >= most_bytes:
+                if written >= max_bytes:
                     break
         file.flush()
         os.fsync(file.fileno())  # whoever is measured first must not wait for it

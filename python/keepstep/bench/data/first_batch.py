@@ -15,7 +15,7 @@ from keepstep.bench.data.torchdata_peer import TORCHDATA
 SEQUENCE_LENGTH = 64  # short, so that an epoch has more than a million samples
 BATCH = 32
 # What others can be asked for: they go through all samples that were consumed, and hold an epoch's order in memory.
-MOST_REPLAYED = 10_000_000
+MAX_REPLAYED = 10_000_000
 
 
 def _run(side: str, corpus: Corpus, consumed: int, options: argparse.Namespace, *more: str) -> dict[str, float]:
@@ -49,7 +49,7 @@ def measure(corpus: Corpus, options: argparse.Namespace, dataloader: bool, torch
             "dataloader_s": None,
             "stateful_dataloader_s": None,
         }
-        if consumed <= min(MOST_REPLAYED, epoch - BATCH):
+        if consumed <= min(MAX_REPLAYED, epoch - BATCH):
             if dataloader:
                 row["dataloader_s"] = round(_run("dataloader", corpus, consumed, options)["first_batch_s"], 3)
             if torchdata:

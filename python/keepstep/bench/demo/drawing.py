@@ -17,13 +17,13 @@ from rich.text import Text
 from keepstep._console import shown
 from keepstep.bench.demo import members
 from keepstep.bench.demo.acts import Act
-from keepstep.bench.demo.members import Place
+from keepstep.bench.demo.members import Card
 from keepstep.bench.demo.scene import FAULT, RECOVERED, Event, Scene
 from keepstep.report import words
 from keepstep.report.picture import PHASE_COLOURS
 from keepstep.report.recovery import PHASE_TITLES, PHASES, Recovery
 
-PLACE_WIDTH = 13  # its longest line is "first step"
+CARD_WIDTH = 13  # its longest line is "first step"
 RIGHT_OF_BAR = 10  # cells, for the total
 EVENT_STYLES = {FAULT: "red", RECOVERED: "green"}
 DOING_STYLES = {
@@ -82,24 +82,24 @@ def _act_line(act: Act) -> Text:
     return text
 
 
-def _row(places: Sequence[Place]) -> Columns:
-    several_nodes = len({place.node for place in places} - {None}) > 1
-    return Columns([_place(place, several_nodes) for place in places], padding=(0, 0))
+def _row(cards: Sequence[Card]) -> Columns:
+    several_nodes = len({card.node for card in cards} - {None}) > 1
+    return Columns([_card(card, several_nodes) for card in cards], padding=(0, 0))
 
 
-def _place(place: Place, several_nodes: bool) -> Panel:
-    style = DOING_STYLES.get(place.doing, IN_RECOVERY)
-    lines = [shown(place.doing, style), shown("" if place.pid is None else f"pid {place.pid}", "")]
-    lines.append(shown("" if place.replaced is None else f"✗ {place.replaced}", "red"))
+def _card(card: Card, several_nodes: bool) -> Panel:
+    style = DOING_STYLES.get(card.doing, IN_RECOVERY)
+    lines = [shown(card.doing, style), shown("" if card.pid is None else f"pid {card.pid}", "")]
+    lines.append(shown("" if card.replaced is None else f"✗ {card.replaced}", "red"))
     return Panel(
         Text("\n").join(lines),
-        title=shown(place.name, "bold"),
+        title=shown(card.name, "bold"),
         title_align="left",
-        subtitle=shown(f"node {place.node}", "dim") if several_nodes and place.node is not None else None,
+        subtitle=shown(f"node {card.node}", "dim") if several_nodes and card.node is not None else None,
         subtitle_align="right",
         border_style=style,
         padding=(0, 0, 0, 1),
-        width=PLACE_WIDTH,
+        width=CARD_WIDTH,
         height=5,
     )
 

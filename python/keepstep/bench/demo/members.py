@@ -26,7 +26,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Place:
+class Card:
     """A worker and its place in the row. `replaced`: the pid of the process that held this rank before, if one did."""
 
     name: str
@@ -50,11 +50,11 @@ class Members:
         if handler is not None:
             handler(line)
 
-    def row(self) -> list[Place]:
+    def row(self) -> list[Card]:
         """The ranks in their order, then the living workers without one."""
-        ranks = [self._place(f"rank {rank}", self._workers[number], rank) for rank, number in enumerate(self._ranks)]
+        ranks = [self._card(f"rank {rank}", self._workers[number], rank) for rank, number in enumerate(self._ranks)]
         return ranks + [
-            self._place("spare" if worker.spare else f"worker {worker.number}", worker, None)
+            self._card("spare" if worker.spare else f"worker {worker.number}", worker, None)
             for worker in self._workers.values()
             if worker.number not in self._ranks and worker.doing in (STARTING, PARKED)
         ]
@@ -68,9 +68,9 @@ class Members:
     def pid_of(self, rank: int) -> int | None:
         return self._workers[self._ranks[rank]].pid
 
-    def _place(self, name: str, worker: Worker, rank: int | None) -> Place:
+    def _card(self, name: str, worker: Worker, rank: int | None) -> Card:
         replaced = None if rank is None else self._replaced.get(rank)
-        return Place(name, worker.doing, worker.pid, worker.node, replaced)
+        return Card(name, worker.doing, worker.pid, worker.node, replaced)
 
     def _worker(self, number: int) -> Worker:
         return self._workers.setdefault(number, Worker(number, spare=False))
@@ -137,7 +137,7 @@ class Members:
         if worker is not None and line.text("fault") == "kill":
             worker.doing = KILLED
 
-    def _on_fault_noticed(self, line: Line) -> None:
+    def _on_fault_detected(self, line: Line) -> None:
         gone = line.integers("workers")
         number = line.integer("worker")
         for each in gone if number is None else [number]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from keepstep.bench.demo.members import Members, Place
+from keepstep.bench.demo.members import Card, Members
 from keepstep.bench.demo.run_files import News
 from keepstep.report import words
 from keepstep.report.journal import Commit, Line, OutsideFault, RunRecord, as_seconds
@@ -51,7 +51,7 @@ class Scene:
         self._kills: dict[tuple[str, int | None], str] = {}  # by ("pid", pid) or ("node", node)
 
     @property
-    def row(self) -> list[Place]:
+    def row(self) -> list[Card]:
         return self._members.row()
 
     @property
@@ -104,7 +104,7 @@ class Scene:
         self._outside.append(fault)
         if fault.node is None:
             return
-        ranks = [str(rank) for rank, place in enumerate(self._ranks()) if place.node == fault.node]
+        ranks = [str(rank) for rank, card in enumerate(self._ranks()) if card.node == fault.node]
         self._members.kill_node(fault.node)
         said = f"node {fault.node} killed with SIGKILL: its launcher and ranks {', '.join(ranks)}"
         self._kills["node", fault.node] = said
@@ -123,8 +123,8 @@ class Scene:
         record = RunRecord(Path(), self._lines, self._elsewhere, [], [], self._outside, 0)
         self._recoveries, _ = recoveries_of(record)
 
-    def _ranks(self) -> list[Place]:
-        return [place for place in self.row if place.name.startswith("rank")]
+    def _ranks(self) -> list[Card]:
+        return [card for card in self.row if card.name.startswith("rank")]
 
     def _kill_of(self, fault: Fault) -> str | None:
         return self._kills.get(("pid", fault.pid)) or self._kills.get(("node", fault.node))
@@ -137,7 +137,7 @@ class Scene:
 
     def _tell_parked(self, line: Line) -> None:
         recovering = self.recovery is not None and not self.recovery.complete  # a rank waits for it then
-        if not recovering and any(place.pid == line.integer("pid") and place.name == "spare" for place in self.row):
+        if not recovering and any(card.pid == line.integer("pid") and card.name == "spare" for card in self.row):
             self._tell(line, f"a spare is ready (pid {line.integer('pid')})")
 
     def _tell_injected(self, line: Line) -> None:
@@ -152,7 +152,7 @@ class Scene:
         at = as_seconds(line.fields.get("at_mono"))
         self.events.append(Event(line.t if at is None else self._since_start(at), said, FAULT))
 
-    def _tell_fault_noticed(self, line: Line) -> None:
+    def _tell_fault_detected(self, line: Line) -> None:
         recovery = self.recovery
         fault = recovery.faults[-1] if recovery is not None and recovery.faults else None
         if fault is None or fault.mono != line.mono:
@@ -160,7 +160,7 @@ class Scene:
             return
         how = "" if self._kill_of(fault) else f"{fault.how()}, "
         later = "" if fault.happened_mono is None else f" after {_ms(fault.mono - fault.happened_mono)} ms"
-        self._tell(line, f"{words.who(fault)}: {how}noticed by {fault.noticed_by}{later}", FAULT)
+        self._tell(line, f"{words.who(fault)}: {how}detected by {fault.detected_by}{later}", FAULT)
 
     def _tell_verdict(self, line: Line) -> None:
         done = "is redone" if line.text("verdict") == "redo" else "counts"

@@ -52,13 +52,13 @@ class Membership:
             self.settled = False
         elif event == "first_commit" and line.get("generation") == self.generation:
             self.settled = True
-        elif event == "fault_noticed" and line.get("kind") == "node":
+        elif event == "fault_detected" and line.get("kind") == "node":
             gone = line.get("workers")
             self._parked -= set(gone) if isinstance(gone, list) else set()
             self.settled = self.settled and not line.get("ranks")
         elif event == "node_replaced":
             self.nodes[self.nodes.index(_integer(line.get("lost_node")))] = _integer(line.get("by_node"))
-        elif event in ("fault_noticed", "exit_confirmed") and isinstance(worker, int):
+        elif event in ("fault_detected", "exit_confirmed") and isinstance(worker, int):
             self._parked.discard(worker)
             self.settled = self.settled and worker not in self.workers
         elif event in ("spawned", "parked") and isinstance(worker, int) and isinstance(pid, int):

@@ -34,7 +34,7 @@ PEERS = {"tls": "OpenSSL", "plain": "iperf3"}
 PUMP = "keepstep_tls_bench"
 PEER_PORT = 5201
 IPERF_START_S = 10.0
-MOST_SOURCES = 8
+MAX_SOURCES = 8
 PUMPED_MIB_PER_S = 1000  # about what a connection carries here
 
 
@@ -209,8 +209,8 @@ def main(arguments: list[str]) -> int:
     for name in ("megabytes", "kills", "seconds"):
         if getattr(chosen, name) < 1:
             parser.error(f"argument --{name}: {getattr(chosen, name)} is too few; at least 1")
-    if max(chosen.sources) > MOST_SOURCES:
-        parser.error(f"argument --sources: {max(chosen.sources)} are too many; at most {MOST_SOURCES}")
+    if max(chosen.sources) > MAX_SOURCES:
+        parser.error(f"argument --sources: {max(chosen.sources)} are too many; at most {MAX_SOURCES}")
     _check(chosen)
     total = chosen.megabytes * 1_000_000
     rows: list[dict[str, Any]] = []

@@ -127,7 +127,7 @@ def _complete(samples: list[Sample], kills: list[Kill], job: KeepstepJob, step_s
             "verdict": recovery.verdict,
             "replaced_by": recovery.replaced_by,
             "bytes_moved": recovery.bytes_moved,
-            "noticed_by": [fault.noticed_by for fault in recovery.faults],
+            "detected_by": [fault.detected_by for fault in recovery.faults],
         }
 
 

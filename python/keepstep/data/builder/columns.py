@@ -9,7 +9,7 @@ from typing import Any
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 
-MOST_COMPLAINTS = 5  # as src/data/build/document_reader.h
+MAX_COMPLAINTS = 5  # as src/data/build/document_reader.h
 BATCH_ROWS = 1024
 
 
@@ -63,7 +63,7 @@ class ColumnReader:
         if not self._skip:
             raise KeepstepError(text)
         self.unreadable += 1
-        if len(self.complaints) < MOST_COMPLAINTS:
+        if len(self.complaints) < MAX_COMPLAINTS:
             self.complaints.append(text)
 
     def _check(self, schema: Any) -> None:

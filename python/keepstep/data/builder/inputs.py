@@ -17,8 +17,8 @@ from keepstep.data.builder import columns
 
 MIB = 1 << 20
 LEAST_PART = 2 * MIB
-MOST_PART = 256 * MIB
-MOST_PIECES = 10_000  # of a part
+MAX_PART = 256 * MIB
+MAX_PIECES = 10_000  # of a part
 PARTS = 64  # at least as many if the input is large enough, so that all workers end at about the same time
 
 _BY_NAME = {
@@ -150,7 +150,7 @@ def _pieces(file: InputFile, target: int) -> Iterator[Piece]:
 
 def parts(files: list[InputFile]) -> list[list[Piece]]:
     """The input in parts of 2 to 256 MiB, as far as its files can be cut, in its order."""
-    target = min(MOST_PART, max(LEAST_PART, sum(file.size for file in files) // PARTS))
+    target = min(MAX_PART, max(LEAST_PART, sum(file.size for file in files) // PARTS))
     made: list[list[Piece]] = []
     current: list[Piece] = []
     size = 0
@@ -158,7 +158,7 @@ def parts(files: list[InputFile]) -> list[list[Piece]]:
         for piece in _pieces(file, target):
             current.append(piece)
             size += piece.bytes
-            if size >= target or len(current) >= MOST_PIECES:
+            if size >= target or len(current) >= MAX_PIECES:
                 made.append(current)
                 current, size = [], 0
     if current:

@@ -14,7 +14,7 @@ from keepstep.data.builder.tokenizer import BYTES, Encoder, Encoding
 
 STEP_BYTES = 8 << 20  # of text between two words about the progress
 STEP_TOKENIZED = 1 << 20
-MOST_COMPLAINTS = 5
+MAX_COMPLAINTS = 5
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Counts:
         self.text_bytes += other.text_bytes
         self.empty += other.empty
         self.unreadable += other.unreadable
-        self.complaints = (self.complaints + other.complaints)[:MOST_COMPLAINTS]
+        self.complaints = (self.complaints + other.complaints)[:MAX_COMPLAINTS]
 
 
 def write_json(path: str, value: object) -> None:

@@ -76,7 +76,7 @@ def _written(tensor: torch.Tensor) -> Container:
     return Container(prefix, suffix)
 
 
-_MOST_KEPT = 4096
+_MAX_KEPT = 4096
 _kept: dict[tuple[torch.dtype, torch.Size], Container] = {}
 
 
@@ -94,7 +94,7 @@ def container_of(tensor: torch.Tensor) -> Container:
                 exact = torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype)
             exact = exact.view(tensor.shape)
         found = _written(exact)
-        if len(_kept) >= _MOST_KEPT:  # shapes that change with every save: no cache helps
+        if len(_kept) >= _MAX_KEPT:  # shapes that change with every save: no cache helps
             _kept.clear()
         _kept[key] = found
     return found

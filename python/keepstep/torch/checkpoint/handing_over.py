@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from keepstep import _checkpoint
-from keepstep.checkpoint.drain.link import Link
-from keepstep.checkpoint.drain.recipe import Recipe
+from keepstep.checkpoint.background.link import Link
+from keepstep.checkpoint.background.recipe import Recipe
 from keepstep.checkpoint.saving import Begun
 from keepstep.torch.checkpoint.snapshot_memory import Memory
 from keepstep.torch.checkpoint.writer import File, Writer, _Assignment

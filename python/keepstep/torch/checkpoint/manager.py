@@ -2,7 +2,7 @@
 
 At a save each rank's state is copied in the background while the next step computes. For each
 destination where it is due, a thread plans a DCP checkpoint with the other ranks and hands it over to a process of the
-node, which writes it whatever becomes of this one (`keepstep.checkpoint.drain`). A fault while the ranks agree
+node, which writes it whatever becomes of this one (`keepstep.checkpoint.background`). A fault while the ranks agree
 cancels the save, and the next step makes another. A job that is started again begins with the newest complete
 checkpoint.
 """
@@ -28,7 +28,7 @@ from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._session import Session
 from keepstep.checkpoint import owners
-from keepstep.checkpoint.places import open_store
+from keepstep.checkpoint.destinations import open_store
 from keepstep.torch.checkpoint import small_values
 from keepstep.torch.checkpoint import state_dict as states
 from keepstep.torch.checkpoint.exchange import Cancelled, Exchange
@@ -40,7 +40,7 @@ from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry
 from keepstep.torch.tensors.memory import dense
 
-FLAG_BUSY = _engine.FLAG_FIRST_PLACE  # of a vote, for the first destination
+FLAG_BUSY = _engine.FLAG_FIRST_DESTINATION  # of a vote, for the first destination
 FLAG_BEHIND = FLAG_BUSY << MAX_DESTINATIONS
 
 
@@ -51,9 +51,9 @@ class CheckpointManager:
         self, session: Session, registry: Registry, destinations: tuple[Destination, ...], sharded: Callable[[], bool]
     ) -> None:
         from keepstep import _checkpoint
-        from keepstep.checkpoint.drain.link import Link
+        from keepstep.checkpoint.background.link import Link
 
-        if not session.welcome.drain:
+        if not session.welcome.background_writer:
             raise KeepstepError("run.checkpoint: the agent of this node takes no checkpoints; its log says why")
         self.destinations = destinations
         self._session = session
@@ -64,7 +64,7 @@ class CheckpointManager:
         for each in destinations:
             self._open(each.url)  # what is wrong with it is told here
         self._job = _job_of(session)
-        self._links = [Link(session.welcome.drain, each.url, self._job) for each in destinations]
+        self._links = [Link(session.welcome.background_writer, each.url, self._job) for each in destinations]
         for link in self._links:
             with contextlib.suppress(KeepstepError):  # a save will find out
                 link.connect()  # what writes is started while the script goes on
@@ -120,7 +120,7 @@ class CheckpointManager:
                 return
         raise KeepstepError(
             f"run.checkpoint: step {version} cannot be loaded: {'; '.join(failures)}. To go on from an older one, "
-            "remove this one (keepstep ckpt rm PLACE@STEP --last)"
+            "remove this one (keepstep ckpt rm DESTINATION@STEP --last)"
         )
 
     def _load(self, url: str, version: int, capsule: Capsule) -> None:

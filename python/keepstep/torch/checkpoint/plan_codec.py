@@ -14,7 +14,7 @@ import torch
 
 from keepstep._errors import KeepstepError
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 _CLASSES = {
     "torch.distributed.checkpoint.planner": {
@@ -51,8 +51,8 @@ def packed(value: Any) -> bytes:
 
 def unpacked(data: bytes) -> Any:
     """KeepstepError: it holds something else, or is too large."""
-    if len(data) > MOST_BYTES:
-        raise KeepstepError(f"a rank sent {len(data)} bytes with its part of a checkpoint; {MOST_BYTES} is the most")
+    if len(data) > MAX_BYTES:
+        raise KeepstepError(f"a rank sent {len(data)} bytes with its part of a checkpoint; {MAX_BYTES} is the most")
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError, KeyError) as error:

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.planner import LoadPlan
 
 from keepstep._errors import KeepstepError
 
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 class LoadPlanner(DefaultLoadPlanner):
@@ -59,5 +59,5 @@ def _count(items: Sequence[str], what: str) -> str:
 
 
 def _shown(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _MOST_SHOWN} more" if len(items) > _MOST_SHOWN else ""
-    return ", ".join(items[:_MOST_SHOWN]) + more
+    more = f" and {len(items) - _MAX_SHOWN} more" if len(items) > _MAX_SHOWN else ""
+    return ", ".join(items[:_MAX_SHOWN]) + more

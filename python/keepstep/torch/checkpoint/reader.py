@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import places
+from keepstep.checkpoint import destinations
 from keepstep.torch.checkpoint import objects, plain
 from keepstep.torch.checkpoint.layouts import dtype_of, metadata_of
 
@@ -33,8 +33,8 @@ class Reader(StorageReader):
     """Reads one checkpoint: ``dcp.load(state, storage_reader=Reader(url))``.
 
     `url`: where a Writer wrote; or a single folder with one checkpoint, ours or DCP's own. `step`: None for the newest
-    complete one; ``reader.step`` says afterwards which it was. `others`: further places with the same checkpoint, which
-    are asked for chunks that are corrupt or missing in the first. `threads`: reads at a time.
+    complete one; ``reader.step`` says afterwards which it was. `others`: further destinations with the same checkpoint,
+    which are asked for chunks that are corrupt or missing in the first. `threads`: reads at a time.
 
     Nothing that is loaded is run: DCP's `.metadata` is read as data, and objects only as far as torch.load's
     ``weights_only`` goes.
@@ -49,12 +49,12 @@ class Reader(StorageReader):
         threads: int = 4,
     ) -> None:
         super().__init__()
-        self.url = places.url_of(url)
+        self.url = destinations.url_of(url)
         self.step = step
         self._wanted = step
-        self._others = [places.open_store(other) for other in others]
+        self._others = [destinations.open_store(other) for other in others]
         self._threads = threads
-        self._opened: places.Opened | None = None
+        self._opened: destinations.Opened | None = None
         self._failure: Exception | None = None
         self._parts: dict[tuple[str, tuple[int, ...]], _checkpoint.Part] = {}
         self._rank = 0
@@ -131,7 +131,7 @@ class Reader(StorageReader):
 
     def open(self) -> Metadata:
         """Finds the checkpoint and what is in it. KeepstepError: there is none, or it cannot be read."""
-        self._opened = places.open_checkpoint(self.url, self._wanted)
+        self._opened = destinations.open_checkpoint(self.url, self._wanted)
         self.step = self._opened.step
         for reason in self._opened.skipped:
             _log.warning("%s: %s", self._opened.words, reason)
@@ -139,7 +139,7 @@ class Reader(StorageReader):
         metadata.storage_meta = StorageMeta(checkpoint_id=self.checkpoint_id)
         return metadata
 
-    def _found(self) -> places.Opened:
+    def _found(self) -> destinations.Opened:
         if self._opened is None:
             raise KeepstepError("read_metadata comes first")
         return self._opened
@@ -168,12 +168,12 @@ class Reader(StorageReader):
 
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                place = opened.objects[item.storage_index.fqn].place
-                held = ctypes.create_string_buffer(max(1, place.bytes))
+                extent = opened.objects[item.storage_index.fqn].extent
+                held = ctypes.create_string_buffer(max(1, extent.bytes))
                 address = ctypes.addressof(held)
-                boxes.append((place.file, place.offset, 1, [place.bytes], [0], [place.bytes], address, [1]))
+                boxes.append((extent.file, extent.offset, 1, [extent.bytes], [0], [extent.bytes], address, [1]))
                 after.append(functools.partial(self._put_object, planner, item, held))
-                batch_bytes += place.bytes
+                batch_bytes += extent.bytes
             else:
                 dtype = opened.tensors[item.storage_index.fqn].dtype
                 target = planner.resolve_tensor(item).detach()
@@ -199,12 +199,12 @@ class Reader(StorageReader):
         for item in plan.items:
             index = item.storage_index
             is_object = item.type == LoadItemType.BYTE_IO
-            place = opened.objects[index.fqn].place if is_object else self._part(index).place
+            extent = opened.objects[index.fqn].extent if is_object else self._part(index).extent
             if is_object:
-                data = plain.item_bytes(opened, place)
+                data = plain.item_bytes(opened, extent)
                 planner.load_bytes(item, objects.made_safe(index.fqn, opened.words, data))
                 continue
-            saved = plain.tensor_of(opened, index.fqn, place)
+            saved = plain.tensor_of(opened, index.fqn, extent)
             part = narrow_tensor_by_index(saved, item.storage_offsets, item.lengths)
             target = planner.resolve_tensor(item).detach()
             _require_size(item, target)
@@ -244,6 +244,6 @@ def _box(part: _checkpoint.Part, item: ReadItem, memory: torch.Tensor) -> _Box:
     width = memory.element_size()
     assert part.data is not None  # a manifest has it of every part
     return (
-        part.place.file, part.data, width, part.lengths, tuple(item.storage_offsets), tuple(item.lengths),
+        part.extent.file, part.data, width, part.lengths, tuple(item.storage_offsets), tuple(item.lengths),
         memory.data_ptr(), [stride * width for stride in memory.stride()],
     )  # fmt: skip

@@ -21,7 +21,7 @@ from keepstep._destination import Destination
 from keepstep._engine import Assignment
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._session import Session
-from keepstep.checkpoint.drain.link import Link
+from keepstep.checkpoint.background.link import Link
 from keepstep.torch.checkpoint import small_values
 from keepstep.torch.checkpoint import state_dict as states
 from keepstep.torch.checkpoint.exchange import Cancelled, Exchange
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0  # after a save that failed; twice as long after each that fails, too
 LONGEST_PAUSE_S = 60.0
-MOST_NAMED = 16  # steps that were left out
+MAX_NAMED = 16  # steps that were left out
 
 
 class Saver:
@@ -188,7 +188,7 @@ class Saver:
             )
         with contextlib.suppress(Exception):  # the job may be over
             self._session.engine.tell_saved(
-                version, generation, self.destination.url, round(seconds, 3), len(missed), missed[-MOST_NAMED:]
+                version, generation, self.destination.url, round(seconds, 3), len(missed), missed[-MAX_NAMED:]
             )
 
     def _tell(self, event: str, version: int, because: str) -> None:
@@ -263,8 +263,8 @@ class Saver:
 
 
 def _named(steps: list[int]) -> str:
-    shown = ", ".join(map(str, steps[-MOST_NAMED:]))
-    return f"steps {shown}" if len(steps) <= MOST_NAMED else f"{len(steps)} steps, the last ones {shown}"
+    shown = ", ".join(map(str, steps[-MAX_NAMED:]))
+    return f"steps {shown}" if len(steps) <= MAX_NAMED else f"{len(steps)} steps, the last ones {shown}"
 
 
 def _not_an_error(values: list[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint.drain import packets
+from keepstep.checkpoint.background import packets
 
 Buffers = dict[str, torch.Tensor]
 

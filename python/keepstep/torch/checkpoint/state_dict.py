@@ -97,13 +97,13 @@ def make_room(registry: Registry, metadata: Metadata, values: Mapping[str, Any])
         if isinstance(entry, TensorStorageMetadata) and isinstance(item, torch.nn.Module) and empty_slot(item, path):
             registry.allocate(f"{owner}/{path}", entry.properties.dtype, list(entry.size))
     tensors = registry.flatten().tensors
-    inside = {name: place for path, value in values.items() for name, place in carried.places(path, value)}
+    inside = {name: mark for path, value in values.items() for name, mark in carried.marks(path, value)}
     fresh: dict[str, torch.Tensor] = {}
     for name, where in paths(registry, list(inside)).items():
         saved = metadata.state_dict_metadata.get(".".join(where))
         if isinstance(saved, TensorStorageMetadata) and (name not in tensors or tensors[name].shape != saved.size):
-            place = inside[name]
-            fresh[name] = place.make(saved.size, saved.properties.dtype, torch.device(place.device)).zero_()
+            mark = inside[name]
+            fresh[name] = mark.make(saved.size, saved.properties.dtype, torch.device(mark.device)).zero_()
     if fresh:
         registry.load_values(dict(values), {**tensors, **fresh})
 

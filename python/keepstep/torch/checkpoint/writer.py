@@ -23,7 +23,7 @@ from torch.futures import Future
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import owners, places, saving
+from keepstep.checkpoint import destinations, owners, saving
 from keepstep.torch.checkpoint import objects
 from keepstep.torch.checkpoint.container import container_of
 from keepstep.torch.checkpoint.layouts import dtype_name
@@ -90,7 +90,7 @@ class Writer(StorageWriter):
             raise KeepstepError(f"step={step}; a whole number from 0 on, of at most 12 digits, is needed")
         if keep is not None and keep < 1:
             raise KeepstepError(f"keep={keep}; at least 1 is needed, or None to keep all")
-        self.url = places.url_of(url)
+        self.url = destinations.url_of(url)
         self.step = step
         self.keep = keep
         self.max_age_s = max_age_s
@@ -101,7 +101,7 @@ class Writer(StorageWriter):
         self._owner: _checkpoint.Owner | None = None  # the coordinator's
         self._world = 1
         self._store: _checkpoint.Store | None = None
-        places.open_store(url)  # what is wrong with the URL is told here
+        destinations.open_store(url)  # what is wrong with the URL is told here
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_store": None, "_owner": None}  # dcp.async_save may hand it to a process of its own
@@ -126,7 +126,7 @@ class Writer(StorageWriter):
             raise KeepstepError(
                 "a keepstep Writer makes one checkpoint of all ranks; dcp.save(use_collectives=False) makes one a rank"
             )
-        self._store = places.open_store(self.url)
+        self._store = destinations.open_store(self.url)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -207,7 +207,7 @@ class Writer(StorageWriter):
 
     def _opened(self) -> _checkpoint.Store:
         if self._store is None:
-            self._store = places.open_store(self.url)
+            self._store = destinations.open_store(self.url)
         return self._store
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
@@ -301,13 +301,13 @@ def _layout_of(
             if written.sums is not None:
                 numbers[written.info.relative_path] = len(sums)
                 sums.append(written.sums)
-            place = _checkpoint.Place(numbers[written.info.relative_path], written.info.offset, written.info.length)
+            extent = _checkpoint.Extent(numbers[written.info.relative_path], written.info.offset, written.info.length)
             name = result.index.fqn
             if not written.dtype:
-                layout.add_object(name, _checkpoint.ObjectEntry(paths.get(name, ()), place))
+                layout.add_object(name, _checkpoint.ObjectEntry(paths.get(name, ()), extent))
                 continue
             offsets = result.index.offset if result.index.offset is not None else [0] * len(written.shape)
-            part = _checkpoint.Part(offsets, written.lengths, place, written.data)
+            part = _checkpoint.Part(offsets, written.lengths, extent, written.data)
             tensors.setdefault(name, (written, []))[1].append(part)
     for name, (written, parts) in tensors.items():
         entry = _checkpoint.TensorEntry(written.dtype, written.shape, paths.get(name, ()), parts)

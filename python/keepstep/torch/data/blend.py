@@ -135,9 +135,9 @@ def _counts(weights: list[float], names: list[str]) -> list[int]:
     exact = [Fraction(str(weight)) if isinstance(weight, float) else Fraction(weight) for weight in weights]
     shares = [weight / sum(exact) for weight in exact]
     period = lcm(*(share.denominator for share in shares)) if shares else 0
-    if not 1 <= period <= _engine.Blend.MOST_PERIOD:
+    if not 1 <= period <= _engine.Blend.MAX_PERIOD:
         try:
-            return _engine.blend_counts([float(share) for share in shares], _engine.Blend.MOST_PERIOD)
+            return _engine.blend_counts([float(share) for share in shares], _engine.Blend.MAX_PERIOD)
         except RuntimeError as error:
             raise KeepstepError(f"Blend: {error}") from None
     return [int(share * period) for share in shares]

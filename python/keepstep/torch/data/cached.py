@@ -13,7 +13,7 @@ import torch.distributed as dist
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep._session import session_or_none
-from keepstep.torch.data import loader_process, ring_place
+from keepstep.torch.data import loader_process, ring_slot
 from keepstep.torch.data.loader_process import END, ERROR, Beginning
 
 
@@ -77,9 +77,9 @@ class CachedLoader:
     ) -> None:
         if not hasattr(loader, "__iter__"):
             raise KeepstepError(f"cached: the loader is a {type(loader).__qualname__}, which cannot be iterated")
-        if not (1 <= ahead <= _MOST_ROUNDS and 0 <= behind <= _MOST_ROUNDS):
+        if not (1 <= ahead <= _MAX_ROUNDS and 0 <= behind <= _MAX_ROUNDS):
             raise KeepstepError(
-                f"cached: ahead={ahead} is 1 to {_MOST_ROUNDS:,} rounds, behind={behind} 0 to {_MOST_ROUNDS:,}"
+                f"cached: ahead={ahead} is 1 to {_MAX_ROUNDS:,} rounds, behind={behind} 0 to {_MAX_ROUNDS:,}"
             )
         if limit_bytes is not None and not 1 <= limit_bytes < 1 << 63:
             raise KeepstepError(
@@ -201,14 +201,14 @@ class CachedLoader:
         """How long this process waited for batches, in all."""
         return self._place().waited_s
 
-    def _place(self) -> ring_place.RingPlace:
-        return ring_place.place(self._name)
+    def _place(self) -> ring_slot.RingSlot:
+        return ring_slot.slot(self._name)
 
     def _start(self, ring: _engine.Ring, fd: int) -> None:
         loader_process.start(self.loader, ring, fd, self._seed, self._beginning)
 
 
-_MOST_ROUNDS = 1 << 16  # the ring says what it can hold of them, when it knows how large they are
+_MAX_ROUNDS = 1 << 16  # the ring says what it can hold of them, when it knows how large they are
 _newest: weakref.WeakValueDictionary[str, CachedLoader] = weakref.WeakValueDictionary()
 
 

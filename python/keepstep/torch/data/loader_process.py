@@ -30,7 +30,7 @@ from keepstep.torch.data import batch_codec
 from keepstep.worker import use_temp_folder
 
 SKIPPED, BATCH, ERROR, END = _engine.ITEM_SKIPPED, _engine.ITEM_BATCH, _engine.ITEM_ERROR, _engine.ITEM_END
-_MOST_ERROR_BYTES = 100_000
+_MAX_ERROR_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def fill(loader: Any, writer: _engine.RingWriter, seed: int, beginning: Beginnin
     except Exception as error:
         if _worker_was_killed(loader, error):
             raise  # as if this process had been: its successor loads the batch again
-        what = "".join(traceback.format_exception(error)).encode("utf-8", "replace")[-_MOST_ERROR_BYTES:]
+        what = "".join(traceback.format_exception(error)).encode("utf-8", "replace")[-_MAX_ERROR_BYTES:]
         _put_text(writer, ERROR, epoch, index, what)
         return
     _put_text(writer, END, epoch, index, b"")

@@ -1,7 +1,7 @@
 """Where a process group's communicator comes from, and what happens when it is interrupted.
 
 Two kinds: a rank of ``keepstep run`` gets a new communicator with every generation, and interrupted operations are
-drained without an error (the interruption is raised by the loop). A rank that somebody else started has one
+cut short without an error (the interruption is raised by the loop). A rank that somebody else started has one
 communicator for the life of the process group; there is no recovery, so an interrupted operation is an error.
 
 Threads that the user's code starts beside the loop get `_engine.Interrupted` instead (side_threads.py): no loop would

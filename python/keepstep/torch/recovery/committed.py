@@ -26,7 +26,7 @@ from keepstep.torch.tensors import dtensor
 PIECE_BYTES = 64  # read of each tensor, from its middle
 QUICK_TENSORS = 16  # of all, looked at before each forward in a validation
 STATE_PARAMETERS = 16  # whose state is looked at, of each optimizer
-MOST_NEW_STATES = 8  # an optimizer whose state is in other tensors more often than that is not looked at
+MAX_NEW_STATES = 8  # an optimizer whose state is in other tensors more often than that is not looked at
 
 _version = attrgetter("_version")
 _place = torch.Tensor.data_ptr
@@ -582,13 +582,13 @@ class Committed:
     def _list(self) -> None:
         self._holders = Holders(self._registry, self._capsule_ids())
         named = self._holders.named
-        self._states = OptimizerStates(self._registry.objects if self._new_states < MOST_NEW_STATES else {})
+        self._states = OptimizerStates(self._registry.objects if self._new_states < MAX_NEW_STATES else {})
         self._pieces = Pieces([*named, *self._states.named])
         self._quick = Pieces(named).spread(QUICK_TENSORS)
 
     def _other_states(self) -> bool:
         """Whether optimizers have other tensors than were listed. Where they have in each step they are left out."""
-        if self._new_states >= MOST_NEW_STATES or not self._states.others():
+        if self._new_states >= MAX_NEW_STATES or not self._states.others():
             return False
         self._new_states += 1
         return True

@@ -58,7 +58,7 @@ def join(
     elif gives:
         flat = registry.flatten(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
-        cuda.drain()  # the engine reads beside torch's streams
+        cuda.synchronize()  # the engine reads beside torch's streams
         engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
     try:
         engine.filled()
@@ -112,7 +112,7 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[tor
     # Where a tensor is not dense, its bytes arrive in a stand-in.
     stand_ins = [dense(tensor) for tensor in targets]
     session.injector.at("hydrate", engine.version + 1)
-    cuda.drain()  # fresh memory may have been somebody's whose kernels still run
+    cuda.synchronize()  # fresh memory may have been somebody's whose kernels still run
     engine.pull([region(tensor) for tensor in stand_ins])
     try:
         with torch.no_grad():

@@ -142,7 +142,7 @@ class Sum:
 
         A collective: all ranks of `group` call it, and their runs make up the tree. `out`: where to put it (dense).
         With `async_op` the answer is a Work (None in a world of one, where it is complete), and neither this object nor
-        `out` may be used before it is complete. Drained when the generation is interrupted: zeros.
+        `out` may be used before it is complete. An interruption cuts it short: zeros.
         """
         if not self.complete:
             raise KeepstepError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-_MOST = 1000  # that are remembered
+_MAX = 1000  # that are remembered
 
 
 class RepeatedWarnings:
@@ -29,7 +29,7 @@ class RepeatedWarnings:
             key = (str(message), category, filename, lineno)
             if key in self._before:
                 return
-            if len(self._shown) < _MOST:
+            if len(self._shown) < _MAX:
                 self._shown.add(key)
             show(message, category, filename, lineno, *rest, **more)
 

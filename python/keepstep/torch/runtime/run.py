@@ -441,7 +441,7 @@ class Run:
         place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
         even = fsdp.check_can_recover(self._registry.modules())
         sizes = batches.even_sizes(self.world_size // parts) if even else []
-        self._tell_useful(batches.most_ranks, sizes)
+        self._tell_useful(batches.max_ranks, sizes)
         fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
         if self.version < last_step and not fits and self._may_change_size():
             self._pause()
@@ -892,7 +892,7 @@ class Run:
         from keepstep.torch.distributed.hosts import communication
 
         nccl.leave()
-        cuda.drain()
+        cuda.synchronize()
         if self._checkpoints is not None:
             self._checkpoints.wait_copied()
         communication.detach()

@@ -107,7 +107,7 @@ class Shards:
         tensors = self._registry.prepare(written["tensors"], written["values"], capsule.ids, set(written["layout"]))
         targets = list(tensors.values())
         stand_ins = [dense(tensor) for tensor in targets]
-        cuda.drain()
+        cuda.synchronize()
         engine.load_shard(version, [region(tensor) for tensor in stand_ins])
         with torch.no_grad():
             for tensor, stand_in in zip(targets, stand_ins, strict=True):
@@ -162,7 +162,7 @@ class Shards:
         if self._layout is None or flat is None:
             self._layout = ShardLayout(self._registry, ids)
             flat = self._layout.rest()
-        cuda.drain()
+        cuda.synchronize()
         self._held = [*self._layout.tensors, *self._layout.stand_ins()]
         saved = engine.load_capsule(version)
         text = self._layout.text(flat.values, "" if saved is None else base64.b64encode(saved).decode())

@@ -15,11 +15,11 @@ import torch
 from keepstep._errors import KeepstepError
 from keepstep.torch.tensors import dtensor
 
-_PLACE = "__tensor__"
+_MARK = "__tensor__"
 _STRIDES = "strides"
 
 
-class Place(NamedTuple):
+class TensorMark(NamedTuple):
     """Of a tensor: the type of its device, and its strides where it is dense in another order than the usual one.
 
     Kernels may give other bits for another order, and what solvers return often has one.
@@ -58,7 +58,7 @@ def split(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> An
     if isinstance(value, torch.Tensor):
         put(path, value.detach())
         strides = _strides(value)
-        return {_PLACE: value.device.type} if strides is None else {_PLACE: value.device.type, _STRIDES: strides}
+        return {_MARK: value.device.type} if strides is None else {_MARK: value.device.type, _STRIDES: strides}
     if isinstance(value, (list, tuple)):
         items = [_inside(f"{path}.{i}", item, put) for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"__tuple__": items}
@@ -119,7 +119,7 @@ def joined(path: str, written: Any, tensors: Mapping[str, torch.Tensor], now: An
         return float(written["__float__"])
     if "__tuple__" in written:
         return tuple(joined(path, written["__tuple__"], tensors, now))
-    if _PLACE in written:
+    if _MARK in written:
         return _same_or(tensors[path], now)
     known = now if isinstance(now, dict) else {}
     pairs = [(joined(path, key, {}), item) for key, item in written["__dict__"]]
@@ -134,16 +134,16 @@ def _same_or(tensor: torch.Tensor, now: Any) -> torch.Tensor:
     return tensor
 
 
-def places(path: str, written: Any) -> Iterator[tuple[str, Place]]:
+def marks(path: str, written: Any) -> Iterator[tuple[str, TensorMark]]:
     """Of each tensor in what `split` wrote: its path, and what it is like."""
     if isinstance(written, list):
         for i, item in enumerate(written):
-            yield from places(f"{path}.{i}", item)
+            yield from marks(f"{path}.{i}", item)
     elif isinstance(written, dict):
-        if _PLACE in written:
-            yield path, Place(written[_PLACE], written.get(_STRIDES))
+        if _MARK in written:
+            yield path, TensorMark(written[_MARK], written.get(_STRIDES))
         elif "__tuple__" in written:
-            yield from places(path, written["__tuple__"])
+            yield from marks(path, written["__tuple__"])
         else:
             for key, item in written.get("__dict__", []):
-                yield from places(f"{path}.{joined(path, key, {})}", item)
+                yield from marks(f"{path}.{joined(path, key, {})}", item)

@@ -41,7 +41,7 @@ class Flat:
             self.dtensors[name] = tensor
 
     def add(self, path: str, value: Any) -> None:
-        """A value and the tensors in it; or a tensor, whose place is noted among the values."""
+        """A value and the tensors in it; or a tensor, whose mark is noted among the values."""
         self.values[path] = carried.split(path, value, self.put)
 
 
@@ -252,17 +252,17 @@ class Registry:
         for name, (buffers, key) in self._none_at_first.items():
             if name not in names and id(buffers.get(key)) not in capsule_buffers:
                 buffers[key] = None
-        places = dict(place for path, value in values.items() for place in carried.places(path, value))
+        marks = dict(mark for path, value in values.items() for mark in carried.marks(path, value))
         mine = self.flatten(capsule_buffers).tensors
         made: dict[str, torch.Tensor] = {}
         for name, dtype, shape in tensors:
             here = mine.get(name)
             as_part = dtensors is not None and name in dtensors
-            place = places.get(name)
-            if here is not None and describe(here) == f"{dtype}{shape}" and (place is None or place.fits(here)):
+            mark = marks.get(name)
+            if here is not None and describe(here) == f"{dtype}{shape}" and (mark is None or mark.fits(here)):
                 continue
-            if place is not None and not as_part and (here is None or self._replaceable(name, here, name in values)):
-                made[name] = place.make(shape, getattr(torch, dtype), self._device(name, place.device))
+            if mark is not None and not as_part and (here is None or self._replaceable(name, here, name in values)):
+                made[name] = mark.make(shape, getattr(torch, dtype), self._device(name, mark.device))
             elif here is None or here.numel() == 0:
                 self.allocate(name, getattr(torch, dtype), shape, as_part)
         flat = self.flatten(capsule_buffers)
@@ -369,7 +369,7 @@ class Registry:
                 self._load_optimizer_values(item, name, mine, tensors)
             elif not isinstance(item, (torch.nn.Module, torch.Tensor)):
                 state = item if isinstance(item, dict) else item.state_dict()
-                inside = {place for path, value in mine.items() for place, _ in carried.places(path, value)}
+                inside = {inner for path, value in mine.items() for inner, _ in carried.marks(path, value)}
                 for key in state:
                     if (path := prefix + key) in tensors and path not in inside:  # an older checkpoint's
                         state[key] = carried.joined(path, {"__tensor__": ""}, tensors, state[key])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from keepstep._errors import KeepstepError
-from keepstep.scaling import PerWorld, everywhere, micro_batch_mistakes, most_ranks
+from keepstep.scaling import PerWorld, everywhere, max_ranks, micro_batch_mistakes
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.state.registry import Registry
 
@@ -54,8 +54,8 @@ class Batches:
         return [parts * ranks_per_part for parts in range(1, count + 1) if count % parts == 0]
 
     @property
-    def most_ranks(self) -> int:
-        return most_ranks(self.global_batch, self.micro_batch)
+    def max_ranks(self) -> int:
+        return max_ranks(self.global_batch, self.micro_batch)
 
 
 def _per_world(name: str, value: int | PerWorld[int]) -> PerWorld[int]:

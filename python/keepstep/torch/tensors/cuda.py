@@ -66,7 +66,7 @@ def check(backends: Iterable[CudaBackend]) -> None:
             )
 
 
-def drain() -> None:
+def synchronize() -> None:
     """Waits for everything on all devices that this process uses. Nothing that is queued writes a tensor afterwards."""
     if in_use():
         for index in range(torch.cuda.device_count()):
@@ -89,7 +89,7 @@ def end_if_broken(error: BaseException) -> None:
     if not in_use() or not isinstance(error, RuntimeError) or "CUDA" not in str(error):
         return
     try:
-        drain()
+        synchronize()
     except RuntimeError as still:
         traceback.print_exception(type(error), error, error.__traceback__)
         print(f"keepstep: this process cannot use its GPU any more ({_first_line(still)}); it ends", file=sys.stderr)

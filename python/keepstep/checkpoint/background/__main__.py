@@ -1,6 +1,6 @@
-"""``python -m keepstep.checkpoint.drain LISTENER AGENT NODE``: two descriptors of the agent's, and its node's number.
+"""``python -m keepstep.checkpoint.background LISTENER AGENT NODE``: two descriptors from the agent, its node's number.
 
-Ends with the agent: at once when that is gone, and letting go of its places when it says so.
+Ends with the agent: at once when that is gone, and letting go of its destinations when it says so.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import time
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint.drain import packets
-from keepstep.checkpoint.drain.news import MOST_MESSAGE_BYTES
-from keepstep.checkpoint.drain.service import Service
+from keepstep.checkpoint.background import packets
+from keepstep.checkpoint.background.news import MAX_MESSAGE_BYTES
+from keepstep.checkpoint.background.service import Service
 
-MOST_CONNECTIONS = 4096
+MAX_CONNECTIONS = 4096
 ACCEPT_PAUSE_S = 0.5
 LAST_SAVES_S = 5.0  # what was handed over, at the end of a job that failed
 
@@ -62,7 +62,7 @@ def _on_agent(agent: _Agent, service: Service) -> None:
         elif "gone" in message:
             service.news.lose(int(message["gone"]))
         elif len(fds) == 1:
-            service.news.take(int(message["from"]), packets.body_of(fds[0], MOST_MESSAGE_BYTES).decode())
+            service.news.take(int(message["from"]), packets.body_of(fds[0], MAX_MESSAGE_BYTES).decode())
     except (KeepstepError, ValueError, KeyError, TypeError) as error:
         print(f"keepstep: {error}", file=sys.stderr)
     finally:
@@ -96,7 +96,7 @@ def main() -> None:
                 print(f"keepstep: the process that writes checkpoints cannot be called: {error}", file=sys.stderr)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            if not _checkpoint.is_trusted(connection.fileno()) or threading.active_count() > MOST_CONNECTIONS:
+            if not _checkpoint.is_trusted(connection.fileno()) or threading.active_count() > MAX_CONNECTIONS:
                 connection.close()
                 continue
             threading.Thread(target=service.serve, args=(connection,), name="keepstep-rank", daemon=True).start()

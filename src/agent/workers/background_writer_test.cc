@@ -1,4 +1,4 @@
-#include "agent/workers/drain_process.h"
+#include "agent/workers/background_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,25 +21,25 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // With another program in the place of Python: how it starts and ends is what this is about.
-class DrainProcessTest : public testing::Test {
+class BackgroundWriterTest : public testing::Test {
  protected:
   void open(const std::string& program) {
     loop_ = *EventLoop::create();
-    auto drain = DrainProcess::open(*loop_, name_, program, 0,
-                                    {[this](const std::string& event, const std::string& because) {
-                                       const std::lock_guard lock(mutex_);
-                                       events_.push_back(event);
-                                       last_ = because;
-                                       changed_.notify_all();
-                                     },
-                                     [this](brain::Version version, uint32_t generation) {
-                                       const std::lock_guard lock(mutex_);
-                                       saved_.emplace_back(version, generation);
-                                       changed_.notify_all();
-                                     },
-                                     [](brain::NodeId, const std::string&) {}});
-    ASSERT_TRUE(drain.ok()) << drain.status();
-    drain_ = *std::move(drain);
+    auto writer = BackgroundWriter::open(*loop_, name_, program, 0,
+                                         {[this](const std::string& event, const std::string& because) {
+                                            const std::lock_guard lock(mutex_);
+                                            events_.push_back(event);
+                                            last_ = because;
+                                            changed_.notify_all();
+                                          },
+                                          [this](brain::Version version, uint32_t generation) {
+                                            const std::lock_guard lock(mutex_);
+                                            saved_.emplace_back(version, generation);
+                                            changed_.notify_all();
+                                          },
+                                          [](brain::NodeId, const std::string&) {}});
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    writer_ = *std::move(writer);
     thread_ = std::thread([this] { loop_->run(); });
   }
   void stop_loop() {
@@ -56,8 +56,8 @@ class DrainProcessTest : public testing::Test {
 
   std::unique_ptr<EventLoop> loop_;
   const TempFolder folder_ = *TempFolder::create();
-  const std::string name_ = folder_.path() / "drain";
-  std::unique_ptr<DrainProcess> drain_;
+  const std::string name_ = folder_.path() / "writer";
+  std::unique_ptr<BackgroundWriter> writer_;
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -66,28 +66,28 @@ class DrainProcessTest : public testing::Test {
   std::string last_;
 };
 
-TEST_F(DrainProcessTest, nothing_is_started_before_somebody_calls) {
+TEST_F(BackgroundWriterTest, nothing_is_started_before_somebody_calls) {
   open("true");
   stop_loop();
   EXPECT_TRUE(events_.empty());
-  drain_->end(std::chrono::seconds(60), -1);
+  writer_->end(std::chrono::seconds(60), -1);
 }
 
-TEST_F(DrainProcessTest, one_that_ends_at_once_is_started_three_times_and_then_calls_are_refused) {
+TEST_F(BackgroundWriterTest, one_that_ends_at_once_is_started_three_times_and_then_calls_are_refused) {
   open("false");
   const StatusOr<PacketSocket> call = connect_local(name_);
   ASSERT_TRUE(call.ok()) << call.status();
   ASSERT_TRUE(wait_for(6));
   stop_loop();
-  EXPECT_THAT(events_, ElementsAre("drain_started", "drain_ended", "drain_started", "drain_ended", "drain_started",
-                                   "drain_ended"));
+  EXPECT_THAT(events_, ElementsAre("background_writer_started", "background_writer_ended", "background_writer_started",
+                                   "background_writer_ended", "background_writer_started", "background_writer_ended"));
   EXPECT_THAT(last_, HasSubstr("exited with code 1"));
   EXPECT_THAT(last_, HasSubstr("no more are started"));
   EXPECT_TRUE(absl::IsNotFound(connect_local(name_).status()));
   EXPECT_FALSE(call->receive().ok()) << "who waits for an answer hears that there is none";
 }
 
-TEST_F(DrainProcessTest, what_it_says_to_be_saved_is_handed_on_and_what_cannot_be_read_is_not) {
+TEST_F(BackgroundWriterTest, what_it_says_to_be_saved_is_handed_on_and_what_cannot_be_read_is_not) {
   const std::string program = testing::TempDir() + "keepstep-saved-" + std::to_string(getpid());
   std::ofstream(program) << "#!/usr/bin/env python3\nimport socket\nagent = socket.socket(fileno=4)\n"
                             "for said in ('{', '[]', '7', '{\"saved\": -1, \"generation\": 1}', '{\"saved\": 4}',\n"
@@ -107,7 +107,7 @@ TEST_F(DrainProcessTest, what_it_says_to_be_saved_is_handed_on_and_what_cannot_b
 }
 
 // Slurm signals every process of a job, also one that has not come so far as to say that it ignores that.
-TEST_F(DrainProcessTest, a_signal_before_it_can_ignore_it_ends_nothing) {
+TEST_F(BackgroundWriterTest, a_signal_before_it_can_ignore_it_ends_nothing) {
   const std::string program = testing::TempDir() + "keepstep-signalled-" + std::to_string(getpid());
   std::ofstream(program) << "#!/bin/sh\nfor each in INT TERM HUP USR1 USR2; do kill -$each $$; done\nexit 7\n";
   ASSERT_EQ(chmod(program.c_str(), 0700), 0);
@@ -120,7 +120,7 @@ TEST_F(DrainProcessTest, a_signal_before_it_can_ignore_it_ends_nothing) {
   EXPECT_THAT(last_, HasSubstr("exited with code 7"));
 }
 
-TEST_F(DrainProcessTest, a_program_that_is_not_there_is_said_to_be_and_calls_are_refused) {
+TEST_F(BackgroundWriterTest, a_program_that_is_not_there_is_said_to_be_and_calls_are_refused) {
   open("/there/is/no/python");
   const StatusOr<PacketSocket> call = connect_local(name_);
   ASSERT_TRUE(call.ok()) << call.status();

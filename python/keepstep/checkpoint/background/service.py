@@ -1,4 +1,4 @@
-"""What ranks ask for, and what is under way for them: a thread for each rank and place, one for each file and save."""
+"""What ranks ask for, and what is under way for them: a thread for each rank and destination, one per file and save."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint import owners, places, saving
-from keepstep.checkpoint.drain import packets, writing
-from keepstep.checkpoint.drain.news import NOT_HEARD_S, Name, News, State
+from keepstep.checkpoint import destinations, owners, saving
+from keepstep.checkpoint.background import packets, writing
+from keepstep.checkpoint.background.news import NOT_HEARD_S, Name, News, State
 
-MOST_UNTOLD = 16  # saves of one place that ended, and no rank 0 heard of it
+MAX_UNTOLD = 16  # saves of one destination that ended, and no rank 0 heard of it
 LOOK_S = 1.0
 
 
@@ -55,13 +55,13 @@ class Service:
         self.news = News(send, self._wake)
         self.changed = threading.Condition()
         self.files: dict[Name, _File] = {}
-        self.rests: dict[str, dict[int, PendingCommit]] = {}  # by place and attempt
+        self.rests: dict[str, dict[int, PendingCommit]] = {}  # by destination and attempt
         self.stores: set[_checkpoint.Store] = set()  # in which something is under way
         self.claimed_with: dict[str, dict[str, str]] = {}  # environments
         self._clients = itertools.count(1)
 
     def serve(self, connection: socket.socket) -> None:
-        """One rank's requests for one place, until it is gone. What it handed over goes on."""
+        """One rank's requests for one destination, until it is gone. What it handed over goes on."""
         client = _Client(self, next(self._clients))
         with connection:
             while True:
@@ -88,7 +88,7 @@ class Service:
                     return
 
     def end(self, limit_s: float) -> None:
-        """Waits so long for what is under way, breaks it off, and lets go of all places."""
+        """Waits so long for what is under way, breaks it off, and lets go of all destinations."""
         with self.changed:
             self.changed.wait_for(self._idle, limit_s)
             for store in self.stores:
@@ -170,11 +170,11 @@ class Service:
         if _checkpoint.sums_of(metadata).whole != draft.metadata.whole:
             raise KeepstepError("'.metadata' is not what its manifest says")
         with self.changed:
-            of_place = self.rests.setdefault(url, {})
-            if rest.attempt in of_place:
+            of_destination = self.rests.setdefault(url, {})
+            if rest.attempt in of_destination:
                 raise KeepstepError(f"attempt {rest.attempt} was handed over before")
             _in_thread(self._complete, url, rest, owner, store, draft, metadata)
-            of_place[rest.attempt] = rest
+            of_destination[rest.attempt] = rest
             self.stores.add(store)
 
     def _complete(
@@ -203,7 +203,7 @@ class Service:
                 if name in self.files and self.files[name].state.ended:
                     del self.files[name]
             ended = [attempt for attempt, other in self.rests[url].items() if other.error is not None]
-            for attempt in ended[:-MOST_UNTOLD]:
+            for attempt in ended[:-MAX_UNTOLD]:
                 del self.rests[url][attempt]
             self.stores.discard(store)
             self.changed.notify_all()
@@ -245,7 +245,7 @@ class Service:
 
 
 class _Client:
-    """One rank at one place."""
+    """One rank at one destination."""
 
     def __init__(self, service: Service, number: int) -> None:
         self._service = service
@@ -268,7 +268,7 @@ class _Client:
 
     def open(self, message: packets.Message, fds: list[int]) -> None:
         environment = {_text(name): _text(value) for name, value in message["environment"].items()}
-        places.open_store(_text(message["url"]), environment)  # what is wrong with it is told here
+        destinations.open_store(_text(message["url"]), environment)  # what is wrong with it is told here
         self._url, self._job, self._environment = _text(message["url"]), _text(message["job"]), environment
 
     def claim(self, message: packets.Message, fds: list[int]) -> None:
@@ -288,15 +288,15 @@ class _Client:
 
         with service.changed:
             # As it is now. Who asks may be gone before the wait is over, and what comes meanwhile is its successor's.
-            of_place = service.rests.get(self._url, {}) if rank == 0 else {}
-            before = [rest for rest in of_place.values() if rest.client != self._number]
+            of_destination = service.rests.get(self._url, {}) if rank == 0 else {}
+            before = [rest for rest in of_destination.values() if rest.client != self._number]
             for rest in before:
                 rest.given_up = rest.error is None and rest.version > version
             service.changed.notify_all()
             service.changed.wait_for(lambda: not others())
             for rest in before:
                 rest.unwanted = rest.unwanted or rest.version > version
-            ended = [rest for rest in of_place.values() if rest.error is not None and not rest.unwanted]
+            ended = [rest for rest in of_destination.values() if rest.error is not None and not rest.unwanted]
         self._remove_unwanted()
         return {
             "ended": [
@@ -309,7 +309,7 @@ class _Client:
         service = self._service
         with service.changed:  # two saves that end at the same time would remove each other's files
             service.changed.wait_for(lambda: not service.under_way(self._url))
-        service.news.forget_place(self._url)
+        service.news.forget_destination(self._url)
         self._let_go_of_other_rights()
         self._remove_unwanted()
         self._owner, begun = saving.begin(self._url, self._store(), self._job, _whole(message, "step"), replace=True)
@@ -368,8 +368,8 @@ class _Client:
         One that cannot be removed is told of, and the next save tries again.
         """
         with self._service.changed:
-            of_place = self._service.rests.get(self._url, {})
-            unwanted = [rest for rest in of_place.values() if rest.unwanted and rest.error is not None]
+            of_destination = self._service.rests.get(self._url, {})
+            unwanted = [rest for rest in of_destination.values() if rest.unwanted and rest.error is not None]
         for rest in unwanted:
             try:
                 if not rest.error:
@@ -381,13 +381,13 @@ class _Client:
                 print(f"keepstep: {what}: {error}", file=sys.stderr)
                 continue
             with self._service.changed:
-                of_place.pop(rest.attempt, None)
+                of_destination.pop(rest.attempt, None)
 
     def _store(self) -> _checkpoint.Store:
-        return places.open_store(self._url, self._environment)
+        return destinations.open_store(self._url, self._environment)
 
     def _let_go_of_other_rights(self) -> None:
-        """Rank 0 may come with newer credentials than those that the place was claimed with."""
+        """Rank 0 may come with newer credentials than those that the destination was claimed with."""
         service = self._service
         with service.changed:
             before = service.claimed_with.get(self._url)

@@ -13,30 +13,30 @@ from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 
 METADATA = ".metadata"
-MOST_METADATA_BYTES = 1 << 29
+MAX_METADATA_BYTES = 1 << 29
 
 
-def url_of(place: str | os.PathLike[str]) -> str:
+def url_of(destination: str | os.PathLike[str]) -> str:
     """``file:///data/run`` for a path; a URL as it is."""
-    text = os.fspath(place)
+    text = os.fspath(destination)
     if "://" in text:
         return text
     if not text:
-        raise KeepstepError("a place for checkpoints is needed: a folder, file:///folder or s3://bucket/prefix")
+        raise KeepstepError("a destination for checkpoints is needed: a folder, file:///folder or s3://bucket/prefix")
     return Path(text).absolute().as_uri()
 
 
-def open_store(place: str | os.PathLike[str], environment: dict[str, str] | None = None) -> _checkpoint.Store:
+def open_store(destination: str | os.PathLike[str], environment: dict[str, str] | None = None) -> _checkpoint.Store:
     """`environment`: where S3 finds whose requests these are; None: os.environ."""
-    if os.fspath(place).startswith("memory://"):
+    if os.fspath(destination).startswith("memory://"):
         raise KeepstepError(
-            f"'{place}' is the memory of a running job, which `keepstep ckpt ls`, `show` and `verify` look into. A "
-            "place for checkpoints is a folder, file:///folder or s3://bucket/prefix"
+            f"'{destination}' is the memory of a running job, which `keepstep ckpt ls`, `show` and `verify` look into. "
+            "A destination for checkpoints is a folder, file:///folder or s3://bucket/prefix"
         )
     try:
-        return _checkpoint.open_store(url_of(place), environment)
+        return _checkpoint.open_store(url_of(destination), environment)
     except _checkpoint.Error as error:
-        raise KeepstepError(f"'{place}' is no place for checkpoints: {error}") from None
+        raise KeepstepError(f"'{destination}' is no destination for checkpoints: {error}") from None
 
 
 def split_step(text: str) -> tuple[str, int | None]:
@@ -79,7 +79,7 @@ class Opened:
 
 
 def _plain(store: _checkpoint.Store, folder: str) -> Opened:
-    pickle = store.read_all(folder + METADATA, MOST_METADATA_BYTES)
+    pickle = store.read_all(folder + METADATA, MAX_METADATA_BYTES)
     try:
         layout = _checkpoint.read_metadata(pickle)
     except _checkpoint.Error as error:
@@ -123,13 +123,13 @@ def steps_in_words(steps: Sequence[int]) -> str:
     return shown if len(steps) <= 10 else f"{len(steps)} steps, the newest {shown}"
 
 
-def open_checkpoint(place: str | os.PathLike[str], step: int | None = None) -> Opened:
-    """The checkpoint of `step`, else the newest complete one of a namespace, else the one that the place itself is: a
-    single folder of ours or of DCP.
+def open_checkpoint(destination: str | os.PathLike[str], step: int | None = None) -> Opened:
+    """The checkpoint of `step`, else the newest complete one of a namespace, else the one that the destination itself
+    is: a single folder of ours or of DCP.
 
     KeepstepError: there is none, or it cannot be read.
     """
-    store = open_store(place)
+    store = open_store(destination)
     try:
         if step is not None:
             return _of_step(store, step)

@@ -1,5 +1,5 @@
 // Copies of shards over real messages: ranks on several "nodes" of this machine, threads, TCP over loopback.
-#include "rank/shards/shard_replicas.h"
+#include "rank/shards/shard_copier.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using comm::TestWorld;
 
 constexpr size_t kElements = 700'000;
 
-// What an agent does: memory by node and rank, which outlives generations.
+// Stands in for agents: memory by node and rank, which outlives generations.
 class Vaults {
  public:
   StatusOr<state::ShardVault> of(uint32_t node, Rank rank, uint64_t data_bytes, uint64_t text_room) {
@@ -54,16 +54,16 @@ std::vector<float> state_of(Rank rank, brain::Version version) {
 
 class Replicas : public ::testing::Test {
  protected:
-  static constexpr size_t kRanks = 3;  // each on a node of its own, so that a rank's number is its node's
+  static constexpr size_t kRanks = 3;  // each on its own node, so a rank's number is its node's
   const std::vector<uint32_t> nodes_{0, 1, 2};
   TestWorld world_{kRanks, comm::small_config(), nodes_};
   Vaults vaults_;
   state::HostCopy copy_;
 
-  using Body = std::function<void(ShardReplicas&, Communicator&, Rank)>;
+  using Body = std::function<void(ShardCopier&, Communicator&, Rank)>;
   void generation(uint32_t copies, const Body& body) {
     const auto make = [&](Communicator& comm, Rank self) {
-      return std::make_unique<ShardReplicas>(
+      return std::make_unique<ShardCopier>(
           comm, self, ShardKeepers(nodes_, {.copies = copies}).of(self),
           [this, self](Rank rank, uint64_t data, uint64_t text) { return vaults_.of(self, rank, data, text); },
           [](const brain::ParityBlock&, uint64_t, uint64_t) -> StatusOr<state::ShardVault> {
@@ -88,14 +88,14 @@ class Replicas : public ::testing::Test {
   }
 };
 
-Status protect(ShardReplicas& replicas, brain::Version version, std::vector<float>& values) {
+Status protect(ShardCopier& replicas, brain::Version version, std::vector<float>& values) {
   replicas.start(version, {{values.data(), values.size() * sizeof(float)}}, "text " + std::to_string(version));
   return replicas.wait(version);
 }
 
 TEST_F(Replicas, each_version_is_whole_on_as_many_nodes_as_were_asked_for) {
   for (const uint32_t copies : {1u, 2u, 3u}) {
-    generation(copies, [&](ShardReplicas& replicas, Communicator&, Rank self) {
+    generation(copies, [&](ShardCopier& replicas, Communicator&, Rank self) {
       for (brain::Version version = 10 * copies; version < 10 * copies + 4; ++version) {
         std::vector<float> values = state_of(self, version);
         const Status status = protect(replicas, version, values);
@@ -116,7 +116,7 @@ TEST_F(Replicas, each_version_is_whole_on_as_many_nodes_as_were_asked_for) {
 }
 
 TEST_F(Replicas, collectives_go_on_while_copies_are_made) {
-  generation(2, [&](ShardReplicas& replicas, Communicator& comm, Rank self) {
+  generation(2, [&](ShardCopier& replicas, Communicator& comm, Rank self) {
     for (brain::Version version = 0; version < 3; ++version) {
       std::vector<float> values = state_of(self, version);
       replicas.start(version, {{values.data(), values.size() * sizeof(float)}}, "text " + std::to_string(version));
@@ -135,14 +135,14 @@ TEST_F(Replicas, collectives_go_on_while_copies_are_made) {
 }
 
 TEST_F(Replicas, an_interruption_ends_the_wait_and_leaves_no_half_copy) {
-  generation(2, [&](ShardReplicas& replicas, Communicator& comm, Rank self) {
+  generation(2, [&](ShardCopier& replicas, Communicator& comm, Rank self) {
     std::vector<float> values = state_of(self, 5);
     ASSERT_TRUE(protect(replicas, 5, values).ok());
     const comm::OpId all = comm.barrier(comm::kWorld);
     comm.wait(all);
     comm.forget(all);
     if (self == 2) {
-      world_.interrupt();  // the others are anywhere in their copies
+      world_.interrupt();  // the others are at any point of their copies
       return;
     }
     std::vector<float> next = state_of(self, 6);
@@ -162,7 +162,7 @@ TEST_F(Replicas, an_interruption_ends_the_wait_and_leaves_no_half_copy) {
 
 TEST_F(Replicas, what_a_keeper_has_already_is_not_sent_again) {
   const auto once = [&](brain::Version version) {
-    generation(2, [&](ShardReplicas& replicas, Communicator&, Rank self) {
+    generation(2, [&](ShardCopier& replicas, Communicator&, Rank self) {
       std::vector<float> values = state_of(self, version);
       ASSERT_TRUE(protect(replicas, version, values).ok());
       replicas.finish();
@@ -170,7 +170,7 @@ TEST_F(Replicas, what_a_keeper_has_already_is_not_sent_again) {
     world_.begin_generation();
   };
   once(7);
-  // A mark that only bytes that come would take away.
+  // A mark that only newly received bytes would remove.
   const uint64_t before = vault(1, 0).seal_of(7)->data_checksum;
   vault(1, 0).data(7)[0] ^= std::byte{1};
   once(7);
@@ -180,7 +180,7 @@ TEST_F(Replicas, what_a_keeper_has_already_is_not_sent_again) {
 
 TEST_F(Replicas, a_keeper_without_memory_is_an_error_that_names_it) {
   vaults_.full = {1};
-  generation(2, [&](ShardReplicas& replicas, Communicator& comm, Rank self) {
+  generation(2, [&](ShardCopier& replicas, Communicator& comm, Rank self) {
     std::vector<float> values = state_of(self, 1);
     const Status status = protect(replicas, 1, values);
     if (self == 0) {
@@ -197,7 +197,7 @@ TEST_F(Replicas, a_keeper_without_memory_is_an_error_that_names_it) {
 }
 
 TEST_F(Replicas, a_shard_that_changed_its_size_gets_other_memory) {
-  generation(2, [&](ShardReplicas& replicas, Communicator&, Rank self) {
+  generation(2, [&](ShardCopier& replicas, Communicator&, Rank self) {
     std::vector<float> small(10 + self);
     ASSERT_TRUE(protect(replicas, 0, small).ok());
     std::vector<float> values = state_of(self, 1);

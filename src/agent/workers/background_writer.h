@@ -1,5 +1,5 @@
 // The process that writes checkpoints of this node's ranks, so that a save outlives the rank that it is of
-// (python/keepstep/checkpoint/drain; docs/design/checkpoints.md).
+// (python/keepstep/checkpoint/background; docs/design/checkpoints.md).
 //
 // We hold the socket on which ranks call for it. The first call starts the process, which takes the socket over; when
 // it ends, whatever the reason, the next call starts another one. It ends with us: it holds the other end of a socket
@@ -23,7 +23,7 @@
 
 namespace keepstep::agent {
 
-class DrainProcess {
+class BackgroundWriter {
  public:
   struct Callbacks {
     // A line for the journal: it started, it ended and how, it is given up.
@@ -34,22 +34,22 @@ class DrainProcess {
   };
 
   // Ranks call at `path` (base/socket/local_socket.h). The loop must outlive this.
-  static StatusOr<std::unique_ptr<DrainProcess>> open(EventLoop& loop, const std::string& path,
-                                                      const std::string& python, brain::NodeId node,
-                                                      Callbacks callbacks);
+  static StatusOr<std::unique_ptr<BackgroundWriter>> open(EventLoop& loop, const std::string& path,
+                                                          const std::string& python, brain::NodeId node,
+                                                          Callbacks callbacks);
   // Kills it.
-  ~DrainProcess();
+  ~BackgroundWriter();
 
   // From a process like it on another node. Dropped where none runs, or takes no more: what matters is said again.
   void hand(brain::NodeId from, const std::string& message);
   // This node has no ranks any more, or is lost: a save that waits for a file of it is given up soon.
   void without(brain::NodeId node);
-  // At the end of the job: it lets go of its places, and is killed if that takes longer than `limit`, or when
+  // At the end of the job: it lets go of its destinations, and is killed if that takes longer than `limit`, or when
   // `hurry` can be read.
   void end(std::chrono::milliseconds limit, int hurry);
 
  private:
-  DrainProcess(EventLoop& loop, Fd listener, std::string python, brain::NodeId node, Callbacks callbacks)
+  BackgroundWriter(EventLoop& loop, Fd listener, std::string python, brain::NodeId node, Callbacks callbacks)
       : loop_(loop),
         listener_(std::move(listener)),
         python_(std::move(python)),

@@ -12,9 +12,9 @@ from typing import Any
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 
-MOST_PACKET_BYTES = 160 * 1024  # src/base/socket/packet_socket.h
-MOST_BODY_BYTES = 1 << 30
-MOST_FDS = 4
+MAX_PACKET_BYTES = 160 * 1024  # src/base/socket/packet_socket.h
+MAX_BODY_BYTES = 1 << 30
+MAX_FDS = 4
 
 Message = dict[str, Any]
 
@@ -34,7 +34,7 @@ def send(connection: socket.socket, message: Message, fds: tuple[int, ...] = ())
 def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
     """The next packet and the descriptors beside it, which are the caller's; None at the end. KeepstepError: no JSON
     object."""
-    data, fds, flags, _ = socket.recv_fds(connection, MOST_PACKET_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+    data, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     if not data and not fds:
         return None
     try:
@@ -85,10 +85,10 @@ def size_of(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
-def body_of(fd: int, most_bytes: int = MOST_BODY_BYTES) -> bytes:
-    """All that is in it. KeepstepError: it is empty, or more than `most_bytes`."""
+def body_of(fd: int, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """All that is in it. KeepstepError: it is empty, or more than `max_bytes`."""
     size = size_of(fd)
-    if not 0 < size <= most_bytes:
-        raise KeepstepError(f"{size} bytes came with a packet about a checkpoint; 1 to {most_bytes} can be")
+    if not 0 < size <= max_bytes:
+        raise KeepstepError(f"{size} bytes came with a packet about a checkpoint; 1 to {max_bytes} can be")
     with mmap.mmap(fd, size, prot=mmap.PROT_READ) as held:
         return held[:]

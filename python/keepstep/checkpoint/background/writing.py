@@ -7,8 +7,8 @@ import mmap
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint.drain import packets
-from keepstep.checkpoint.drain.recipe import Piece, pieces_of
+from keepstep.checkpoint.background import packets
+from keepstep.checkpoint.background.recipe import Piece, pieces_of
 
 
 def write(store: _checkpoint.Store, key: str, expected: int, recipe: bytes, memory: int) -> _checkpoint.FileSums:

@@ -16,15 +16,15 @@ from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint.drain import sums as sums_json
+from keepstep.checkpoint.background import sums as sums_json
 
 SAY_AGAIN_S = 5.0
 NOT_HEARD_S = 30.0  # of a file: then its node is taken for lost
 LAST_NEWS_S = 3.0  # the same where the node has no ranks any more
-MOST_MESSAGE_BYTES = 16 << 20  # src/agent/workers/drain_process.cc
-MOST_KNOWN = 100_000  # files of other nodes
+MAX_MESSAGE_BYTES = 16 << 20  # src/agent/workers/background_writer.cc
+MAX_KNOWN = 100_000  # files of other nodes
 
-Name = tuple[str, str]  # the place's URL, the file's key
+Name = tuple[str, str]  # the destination's URL, the file's key
 
 
 @dataclass
@@ -67,7 +67,7 @@ class News:
         with self._lock:
             return self._heard.get(name)
 
-    def forget_place(self, url: str) -> None:
+    def forget_destination(self, url: str) -> None:
         """When no save to it is under way: of those that failed news may have come later."""
         with self._lock:
             for name in [name for name in self._heard if name[0] == url]:
@@ -108,7 +108,7 @@ class News:
         with self._lock:
             known = self._heard.get(name)
             if known is None or not known.ended:
-                while len(self._heard) >= MOST_KNOWN:
+                while len(self._heard) >= MAX_KNOWN:
                     del self._heard[next(iter(self._heard))]  # the oldest: of a save that was given up
                 self._heard[name] = state
         if state.ended:
@@ -135,7 +135,7 @@ class News:
         elif told.state.sums is not None:
             body |= {"kind": "written", "sums": sums_json.as_json(told.state.sums)}
         text = json.dumps(body)
-        if len(text) > MOST_MESSAGE_BYTES:
+        if len(text) > MAX_MESSAGE_BYTES:
             text = json.dumps({**body, "kind": "failed", "sums": [], "error": "the file is too large for its sums"})
         self._send(told.node, text)
 

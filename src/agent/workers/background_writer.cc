@@ -1,4 +1,4 @@
-#include "agent/workers/drain_process.h"
+#include "agent/workers/background_writer.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -36,16 +36,17 @@ bool is_whole(const nlohmann::json& message, const char* name) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<DrainProcess>> DrainProcess::open(EventLoop& loop, const std::string& path,
-                                                           const std::string& python, brain::NodeId node,
-                                                           Callbacks callbacks) {
+StatusOr<std::unique_ptr<BackgroundWriter>> BackgroundWriter::open(EventLoop& loop, const std::string& path,
+                                                                   const std::string& python, brain::NodeId node,
+                                                                   Callbacks callbacks) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(path));
-  std::unique_ptr<DrainProcess> drain(new DrainProcess(loop, std::move(listener), python, node, std::move(callbacks)));
-  KEEPSTEP_RETURN_IF_ERROR(loop.watch(drain->listener_.get(), [raw = drain.get()] { raw->on_call(); }));
-  return drain;
+  std::unique_ptr<BackgroundWriter> writer(
+      new BackgroundWriter(loop, std::move(listener), python, node, std::move(callbacks)));
+  KEEPSTEP_RETURN_IF_ERROR(loop.watch(writer->listener_.get(), [raw = writer.get()] { raw->on_call(); }));
+  return writer;
 }
 
-DrainProcess::~DrainProcess() {
+BackgroundWriter::~BackgroundWriter() {
   if (pid_ != 0) {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
@@ -56,21 +57,21 @@ DrainProcess::~DrainProcess() {
   }
 }
 
-StatusOr<pid_t> DrainProcess::start() {
+StatusOr<pid_t> BackgroundWriter::start() {
   KEEPSTEP_ASSIGN_OR_RETURN(auto sockets, PacketSocket::pair());
   // Numbered above anything that the copies in the new process could overwrite.
   const Fd listener(fcntl(listener_.get(), F_DUPFD_CLOEXEC, 100));
   const Fd theirs(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
   socket_ = std::move(sockets.first);
-  return start_process({python_, "-m", "keepstep.checkpoint.drain", "3", "4", std::to_string(node_)},
+  return start_process({python_, "-m", "keepstep.checkpoint.background", "3", "4", std::to_string(node_)},
                        {{listener.get(), 3}, {theirs.get(), 4}}, {}, {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
 }
 
-void DrainProcess::on_call() {
+void BackgroundWriter::on_call() {
   loop_.unwatch(listener_.get());  // from here on it answers
   const StatusOr<pid_t> pid = start();
   if (!pid.ok()) {
-    callbacks_.on_note("drain_ended", absl::StrFormat("it cannot be started: %s", pid.status().message()));
+    callbacks_.on_note("background_writer_ended", absl::StrFormat("it cannot be started: %s", pid.status().message()));
     listener_ = Fd();  // ranks are refused
     return;
   }
@@ -79,10 +80,11 @@ void DrainProcess::on_call() {
   started_ns_ = monotonic_ns();
   (void)loop_.watch(socket_.fd(), [this] { on_packet(); });
   (void)loop_.watch(pidfd_.get(), [this] { on_exit(); });
-  callbacks_.on_note("drain_started", absl::StrFormat("process %d writes the checkpoints of this node's ranks", pid_));
+  callbacks_.on_note("background_writer_started",
+                     absl::StrFormat("process %d writes the checkpoints of this node's ranks", pid_));
 }
 
-void DrainProcess::on_packet() {
+void BackgroundWriter::on_packet() {
   StatusOr<Packet> packet = socket_.receive();
   if (!packet.ok()) {
     loop_.unwatch(socket_.fd());  // the pidfd tells how it ended
@@ -107,11 +109,11 @@ void DrainProcess::on_packet() {
   }
 }
 
-void DrainProcess::hand(brain::NodeId from, const std::string& message) {
+void BackgroundWriter::hand(brain::NodeId from, const std::string& message) {
   if (pid_ == 0 || message.empty() || message.size() > kMaxMessageBytes) {
     return;
   }
-  const StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-drain", message.size());
+  const StatusOr<SharedMemory> memory = SharedMemory::create("keepstep-writer", message.size());
   if (!memory.ok()) {
     return;
   }
@@ -119,13 +121,13 @@ void DrainProcess::hand(brain::NodeId from, const std::string& message) {
   (void)socket_.try_send(nlohmann::json{{"from", from}, {"bytes", message.size()}}.dump(), std::vector{memory->fd()});
 }
 
-void DrainProcess::without(brain::NodeId node) {
+void BackgroundWriter::without(brain::NodeId node) {
   if (pid_ != 0) {
     (void)socket_.try_send(nlohmann::json{{"gone", node}}.dump());
   }
 }
 
-void DrainProcess::on_exit() {
+void BackgroundWriter::on_exit() {
   int status = 0;
   if (waitpid(pid_, &status, WNOHANG) != pid_) {
     return;
@@ -133,7 +135,7 @@ void DrainProcess::on_exit() {
   early_ends_ = monotonic_ns() - started_ns_ < kEarlyNs ? early_ends_ + 1 : 0;
   const bool given_up = early_ends_ >= kMaxEarlyEnds;
   callbacks_.on_note(
-      "drain_ended",
+      "background_writer_ended",
       absl::StrFormat("process %d, which wrote checkpoints, %s; %s", pid_, how_it_ended(status),
                       given_up ? "it did so soon after each start: no more are started, and saves fail from here on"
                                : "the next save starts another one"));
@@ -145,7 +147,7 @@ void DrainProcess::on_exit() {
   }
 }
 
-void DrainProcess::forget() {
+void BackgroundWriter::forget() {
   loop_.unwatch(pidfd_.get());
   loop_.unwatch(socket_.fd());
   pidfd_ = Fd();
@@ -153,7 +155,7 @@ void DrainProcess::forget() {
   pid_ = 0;
 }
 
-void DrainProcess::end(std::chrono::milliseconds limit, int hurry) {
+void BackgroundWriter::end(std::chrono::milliseconds limit, int hurry) {
   if (pid_ == 0) {
     return;
   }

@@ -9,8 +9,8 @@ from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint.drain import packets
-from keepstep.checkpoint.drain.recipe import Recipe
+from keepstep.checkpoint.background import packets
+from keepstep.checkpoint.background.recipe import Recipe
 from keepstep.checkpoint.saving import Begun
 
 
@@ -21,12 +21,12 @@ def environment_for_stores(values: Mapping[str, str]) -> dict[str, str]:
 
 # What means the same to the process that follows one that ended. The others are about what that one was handed.
 _SAID_AGAIN = ("claim", "free", "begin", "file", "told", "prune")
-_ENDED = "the process that writes this node's checkpoints ended (drain_ended in the journal says how)"
+_ENDED = "the process that writes this node's checkpoints ended (background_writer_ended in the journal says how)"
 
 
 class Link:
-    """For one place; one thread at a time. KeepstepError, of every call: what was refused and why; or that the process
-    ended. After that the next call begins anew, with another one.
+    """For one destination; one thread at a time. KeepstepError, of every call: what was refused and why; or that the
+    process ended. After that the next call begins anew, with another one.
     """
 
     def __init__(self, socket_path: str, url: str, job: str) -> None:
@@ -44,12 +44,12 @@ class Link:
                 self._connection = packets.connect(self._socket_path)
             except KeepstepError as error:
                 raise KeepstepError(
-                    "the agent of this node starts no process that writes checkpoints (drain_ended in the journal says "
-                    f"why): {error}"
+                    "the agent of this node starts no process that writes checkpoints "
+                    f"(background_writer_ended in the journal says why): {error}"
                 ) from None
 
     def claim(self) -> None:
-        """Makes sure that the place is this job's."""
+        """Makes sure that the destination is this job's."""
         self._ask({"op": "claim"})
 
     def await_free(self, rank: int, version: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""This process's place in a ring of batches: joining it, waiting for a batch, starting the loader process."""
+"""This process's slot in a ring of batches: joining it, waiting for a batch, starting the loader process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GIVEN_UP = _engine.LOADER_GIVEN_UP
 Start = Callable[[_engine.Ring, int], None]  # of the loader process, with the socket that it is handed
 
 
-class RingPlace:
+class RingSlot:
     """One per name and process. Kept while the process lives, through every entry of a recoverable function.
 
     Attributes:
@@ -61,7 +61,7 @@ class RingPlace:
         self._open(spec, position)
 
     def _keep_batches(self) -> None:
-        """A process that waits for a rank may wait for long: then the agent gives its place in the ring away."""
+        """A process that waits for a rank may wait for long: then the agent gives its slot in the ring away."""
         if self._spec is not None:
             self._ring.detach()
 
@@ -179,19 +179,19 @@ def _job_of_ranks() -> str:
         return f"alone/{os.getpid()}/{time.monotonic_ns()}"
 
 
-_places: dict[tuple[int, str], RingPlace] = {}
+_slots: dict[tuple[int, str], RingSlot] = {}
 
 
-def place(name: str) -> RingPlace:
-    """This process's place in the ring of this name; made at the first call."""
+def slot(name: str) -> RingSlot:
+    """This process's slot in the ring of this name; made at the first call."""
     key = (os.getpid(), name)  # a forked child has none
-    if key not in _places:
-        _places[key] = RingPlace(name)
-    return _places[key]
+    if key not in _slots:
+        _slots[key] = RingSlot(name)
+    return _slots[key]
 
 
 @atexit.register
 def _leave_all() -> None:
-    for (pid, _), each in list(_places.items()):
+    for (pid, _), each in list(_slots.items()):
         if pid == os.getpid():
             each.leave()

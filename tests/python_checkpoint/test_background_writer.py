@@ -21,11 +21,11 @@ from states import LoadPlanner, Reader, assert_same, zeros
 
 from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
-from keepstep.checkpoint.drain import packets
-from keepstep.checkpoint.drain.link import Link
-from keepstep.checkpoint.drain.news import News
-from keepstep.checkpoint.drain.recipe import Recipe
-from keepstep.checkpoint.drain.sums import as_json, from_json
+from keepstep.checkpoint.background import packets
+from keepstep.checkpoint.background.link import Link
+from keepstep.checkpoint.background.news import News
+from keepstep.checkpoint.background.recipe import Recipe
+from keepstep.checkpoint.background.sums import as_json, from_json
 from keepstep.checkpoint.saving import Begun
 from keepstep.torch.checkpoint.handing_over import HandingOver
 from keepstep.torch.checkpoint.snapshot_memory import Memory
@@ -33,20 +33,20 @@ from keepstep.torch.checkpoint.snapshot_memory import Memory
 LIMIT_S = 60
 
 
-class Drain:
+class BackgroundWriter:
     """One, and the agent's end of what connects them."""
 
     def __init__(self, node=0, environment=(), before_exec=None, job="one job"):
         self.job = job
         self.folder = tempfile.TemporaryDirectory()  # of this user alone
-        self.path = f"{self.folder.name}/drain"
+        self.path = f"{self.folder.name}/background"
         self.agent, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(self.path)
         self.listener.listen()
         fds = (self.listener.fileno(), theirs.fileno())
         self.start = lambda: subprocess.Popen(
-            [sys.executable, "-m", "keepstep.checkpoint.drain", *map(str, fds), str(node)],
+            [sys.executable, "-m", "keepstep.checkpoint.background", *map(str, fds), str(node)],
             pass_fds=fds, env={**os.environ, **dict(environment)}, preexec_fn=before_exec,
         )  # fmt: skip
         self.process = self.start()
@@ -76,12 +76,12 @@ class Drain:
 
 
 @pytest.fixture
-def drains():
+def backgrounds():
     """Starts them; they end with the test."""
     started = []
 
     def start(**how):
-        started.append(Drain(**how))
+        started.append(BackgroundWriter(**how))
         return started[-1]
 
     yield start
@@ -109,24 +109,24 @@ def state_of(seed):
     return {"model": tensors, "step": seed}
 
 
-def hand_over(drain, place, step):
+def hand_over(background, place, step):
     memory = Memory(state_of(step)["model"])
     for name, tensor in state_of(step)["model"].items():
         memory.tensors[name].copy_(tensor)
-    link = drain.link(place)
-    writer = HandingOver(place.as_uri(), step, drain.job, link, generation=step)
+    link = background.link(place)
+    writer = HandingOver(place.as_uri(), step, background.job, link, generation=step)
     writer.memory = memory
     dcp.save({"model": memory.tensors, "step": step}, storage_writer=writer)
     return link, writer
 
 
-def rank_that_hands_over(drain, place, step):
+def rank_that_hands_over(background, place, step):
     """A process that has handed over all of a save, and goes on."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            hand_over(drain, place, step)
+            hand_over(background, place, step)
             os.write(write, b"all")
             signal.pause()
         finally:
@@ -158,18 +158,18 @@ def assert_whole(place, step):
 
 
 @pytest.mark.parametrize("name", ["/__0_0.1-1.distcp", "/step-000000000003/.metadata"])
-def test_a_save_outlives_who_handed_it_over_and_the_next_one_waits_for_it_and_hears_of_it(tmp_path, drains, held, name):
+def test_a_save_outlives_its_rank_and_the_next_one_waits_for_it_and_hears_of_it(tmp_path, backgrounds, held, name):
     slow = held(name)
     place = tmp_path / "saves"
-    drain = drains(environment=slow.environment)
-    rank = rank_that_hands_over(drain, place, 3)
+    background = backgrounds(environment=slow.environment)
+    rank = rank_that_hands_over(background, place, 3)
     ((pid, named),) = slow.wait()
-    assert pid == drain.process.pid and str(named).endswith(name)
+    assert pid == background.process.pid and str(named).endswith(name)
     kill(rank)
-    successor = drain.link(place)
+    successor = background.link(place)
     with ThreadPoolExecutor(1) as threads:
         free = threads.submit(successor.await_free, 0, 7)
-        assert drain.link(place).await_free(1, 7) == [], "another rank has nothing to wait for"
+        assert background.link(place).await_free(1, 7) == [], "another rank has nothing to wait for"
         assert not free.done() and not steps_of(place)
         slow.let_go()
         (ended,) = free.result(LIMIT_S)
@@ -180,81 +180,81 @@ def test_a_save_outlives_who_handed_it_over_and_the_next_one_waits_for_it_and_he
 
 
 @pytest.mark.parametrize("name", ["/__0_0.1-2.distcp", "/step-000000000003/.metadata", "/manifest.json"])
-def test_a_save_of_a_version_that_was_given_up_does_not_stay(tmp_path, drains, held, name):
+def test_a_save_of_a_version_that_was_given_up_does_not_stay(tmp_path, backgrounds, held, name):
     """All ranks died, and the job goes on from step 2: of step 3 nobody knows."""
     place = tmp_path / "saves"
     slow = held(f"/step-000000000003{name}" if "manifest" in name else name)
-    drain = drains(environment=slow.environment)
-    link, _ = hand_over(drain, place, 2)
+    background = backgrounds(environment=slow.environment)
+    link, _ = hand_over(background, place, 2)
     link.await_complete()
     link.told(1)
-    rank = rank_that_hands_over(drain, place, 3)
+    rank = rank_that_hands_over(background, place, 3)
     slow.wait()
     kill(rank)
     with ThreadPoolExecutor(1) as threads:
-        free = threads.submit(drain.link(place).await_free, 0, 2)
+        free = threads.submit(background.link(place).await_free, 0, 2)
         slow.let_go()
         assert free.result(LIMIT_S) == []
     assert steps_of(place) == [2]
-    hand_over(drain, place, 3)[0].await_complete()
+    hand_over(background, place, 3)[0].await_complete()
     assert_whole(place, 3)
 
 
-def test_the_agent_is_told_at_once_of_a_save_that_is_complete_though_its_rank_is_gone(tmp_path, drains, held):
+def test_the_agent_is_told_at_once_of_a_save_that_is_complete_though_its_rank_is_gone(tmp_path, backgrounds, held):
     slow = held("/step-000000000003/.metadata")
     place = tmp_path / "saves"
-    drain = drains(environment=slow.environment)
-    kill(rank_that_hands_over(drain, place, 3))
+    background = backgrounds(environment=slow.environment)
+    kill(rank_that_hands_over(background, place, 3))
     slow.wait()
     slow.let_go()
-    drain.agent.settimeout(LIMIT_S)
-    said, fds = packets.receive(drain.agent)
+    background.agent.settimeout(LIMIT_S)
+    said, fds = packets.receive(background.agent)
     assert (said, fds) == ({"saved": 3, "generation": 3}, [])
     assert_whole(place, 3)
 
 
 @pytest.mark.parametrize("job", ["one job", "another job"])
-def test_a_place_that_another_job_had_meanwhile_is_taken_again_once_that_has_ended(tmp_path, drains, job):
+def test_a_place_that_another_job_had_meanwhile_is_taken_again_once_that_has_ended(tmp_path, backgrounds, job):
     place = tmp_path / "saves"
-    drain, other = drains(), drains(job=job)
-    hand_over(drain, place, 1)[0].await_complete()
+    background, other = backgrounds(), backgrounds(job=job)
+    hand_over(background, place, 1)[0].await_complete()
     # As if it were on another machine, where nobody can look for it, and had not renewed for long.
     record = json.loads((place / "owner.json").read_text())
     (place / "owner.json").write_text(json.dumps(record | {"process": "elsewhere/1", "renewed": 0}))
     hand_over(other, place, 3)[0].await_complete()
     for _ in range(2):
-        for refused in (drain.link(place).claim, lambda: drain.link(place).begin(4)):
+        for refused in (background.link(place).claim, lambda: background.link(place).begin(4)):
             with pytest.raises(KeepstepError, match=f"taken over by job '{job}'"):
                 refused()
     other.end()
-    link = drain.link(place)
+    link = background.link(place)
     with pytest.raises(KeepstepError, match="which saved step 3"):
         link.begin(2)
-    hand_over(drain, place, 4)[0].await_complete()
+    hand_over(background, place, 4)[0].await_complete()
     assert steps_of(place) == [1, 3, 4]
     assert_whole(place, 4)
     owner = _checkpoint.read_owner(_checkpoint.open_store(place.as_uri()))
-    assert (owner.pid, owner.token) == (drain.process.pid, 3)
+    assert (owner.pid, owner.token) == (background.process.pid, 3)
     for step in (3, 4):
         _checkpoint.Catalog(_checkpoint.open_store(place.as_uri())).remove(step)
-    hand_over(drain, place, 2)[0].await_complete()
+    hand_over(background, place, 2)[0].await_complete()
 
 
-def test_places_are_let_go_of_side_by_side(tmp_path, drains, held):
+def test_places_are_let_go_of_side_by_side(tmp_path, backgrounds, held):
     slow = held("/nothing yet")
-    drain = drains(environment=slow.environment)
+    background = backgrounds(environment=slow.environment)
     places = [tmp_path / name for name in ("one", "two", "three")]
     for place in places:
-        drain.link(place).claim()
+        background.link(place).claim()
     (slow.folder / "which").write_text("/owner.json\n")
-    packets.send(drain.agent, {"end": True})
+    packets.send(background.agent, {"end": True})
     assert {name.parent for _, name in slow.wait(count=3)} == set(places)
     slow.let_go()
-    assert drain.process.wait(LIMIT_S) == 0
+    assert background.process.wait(LIMIT_S) == 0
     assert all(_checkpoint.read_owner(_checkpoint.open_store(place.as_uri())).released for place in places)
 
 
-def test_signals_that_came_before_it_could_ignore_them_end_nothing(tmp_path, drains):
+def test_signals_that_came_before_it_could_ignore_them_end_nothing(tmp_path, backgrounds):
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 
     def signalled():  # as the agent starts it
@@ -262,9 +262,9 @@ def test_signals_that_came_before_it_could_ignore_them_end_nothing(tmp_path, dra
         for number in signals:
             os.kill(os.getpid(), number)
 
-    drain = drains(before_exec=signalled)
-    drain.link(tmp_path).claim()
-    status = dict(line.split(":\t", 1) for line in open(f"/proc/{drain.process.pid}/status") if ":\t" in line)
+    background = backgrounds(before_exec=signalled)
+    background.link(tmp_path).claim()
+    status = dict(line.split(":\t", 1) for line in open(f"/proc/{background.process.pid}/status") if ":\t" in line)
     assert int(status["SigBlk"], 16) == int(status["ShdPnd"], 16) == 0
     assert all(int(status["SigIgn"], 16) & 1 << (number - 1) for number in signals)
 
@@ -298,10 +298,10 @@ def test_a_process_that_is_forked_does_not_keep_a_snapshot(tmp_path):
     assert memory.tensors["part"].sum() == 1 << 20
 
 
-def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, drains):
-    drain = drains()
+def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, backgrounds):
+    background = backgrounds()
     for step in (1, 2, 5):
-        link, _ = hand_over(drain, tmp_path, step)
+        link, _ = hand_over(background, tmp_path, step)
         link.await_file()
         link.await_complete()
         link.prune(2, None)
@@ -309,88 +309,88 @@ def test_one_save_after_the_other_by_one_owner_who_lets_go_at_the_end(tmp_path, 
     for step in steps_of(tmp_path):
         assert_whole(tmp_path, step)
     owner = _checkpoint.read_owner(_checkpoint.open_store(tmp_path.as_uri()))
-    assert (owner.pid, owner.token, owner.released) == (drain.process.pid, 1, False)
-    drain.end()
+    assert (owner.pid, owner.token, owner.released) == (background.process.pid, 1, False)
+    background.end()
     assert _checkpoint.read_owner(_checkpoint.open_store(tmp_path.as_uri())).released
 
 
-def test_credentials_that_a_rank_renews_are_used_from_then_on(tmp_path, drains, monkeypatch):
-    link = drains().link(tmp_path)
+def test_credentials_that_a_rank_renews_are_used_from_then_on(tmp_path, backgrounds, monkeypatch):
+    link = backgrounds().link(tmp_path)
     (first, _), (second, _) = link.begin(1), link.begin(2)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a newer one")
     (third, _), (fourth, _) = link.begin(3), link.begin(4)
     assert [each.token for each in (first, second, third, fourth)] == [1, 1, 2, 2], "claimed anew with them"
 
 
-def test_it_ends_with_its_agent_in_the_middle_of_a_write(tmp_path, drains, held):
+def test_it_ends_with_its_agent_in_the_middle_of_a_write(tmp_path, backgrounds, held):
     slow = held("/__0_0.1-1.distcp")
     place = tmp_path / "saves"
-    drain = drains(environment=slow.environment)
-    kill(rank_that_hands_over(drain, place, 3))
+    background = backgrounds(environment=slow.environment)
+    kill(rank_that_hands_over(background, place, 3))
     slow.wait()
-    drain.agent.close()
-    assert drain.process.wait(LIMIT_S) == 1
+    background.agent.close()
+    assert background.process.wait(LIMIT_S) == 1
     slow.let_go()
     assert not list(place.glob("step-*"))
-    another = drains()
+    another = backgrounds()
     link, _ = hand_over(another, place, 4)  # the same job: at once
     link.await_complete()
     assert_whole(place, 4)
 
 
 @pytest.mark.long
-def test_a_save_that_is_broken_off_at_the_end_leaves_what_was_there(tmp_path, drains, held):
+def test_a_save_that_is_broken_off_at_the_end_leaves_what_was_there(tmp_path, backgrounds, held):
     slow = held("/step-000000000004/.metadata")
     place = tmp_path / "saves"
-    drain = drains(environment=slow.environment)
-    link, _ = hand_over(drain, place, 3)
+    background = backgrounds(environment=slow.environment)
+    link, _ = hand_over(background, place, 3)
     link.await_complete()
-    hand_over(drain, place, 4)
+    hand_over(background, place, 4)
     slow.wait()
-    drain.end()
+    background.end()
     assert steps_of(place) == [3]
     assert_whole(place, 3)
 
 
-def test_a_write_that_fails_is_told_to_who_waits_and_to_who_comes(tmp_path, drains, held):
+def test_a_write_that_fails_is_told_to_who_waits_and_to_who_comes(tmp_path, backgrounds, held):
     slow = held("/__0_0.1-1.distcp")
     place = tmp_path / "saves"
-    drain = drains(environment=slow.environment)
-    link, writer = hand_over(drain, place, 3)
+    background = backgrounds(environment=slow.environment)
+    link, writer = hand_over(background, place, 3)
     slow.wait()
     (place / "step-000000000003" / "__0_0.1-1.distcp" / "in the way").mkdir(parents=True)
     slow.let_go()
     with pytest.raises(KeepstepError, match="rank 0: give its name to"):
         link.await_complete()
     link.await_file()
-    successor = drain.link(place)
+    successor = background.link(place)
     (ended,) = successor.await_free(0, 7)
     assert ended["attempt"] == writer.attempt
     assert "rank 0: give its name to" in ended["error"]
-    hand_over(drain, place, 4)[0].await_complete()
+    hand_over(background, place, 4)[0].await_complete()
     assert_whole(place, 4)
 
 
-def test_another_process_takes_over_what_the_first_one_was_asked_for(tmp_path, drains):
-    drain = drains()
-    link, _ = hand_over(drain, tmp_path, 1)
+def test_another_process_takes_over_what_the_first_one_was_asked_for(tmp_path, backgrounds):
+    background = backgrounds()
+    link, _ = hand_over(background, tmp_path, 1)
     link.await_complete()
-    drain.kill()
+    background.kill()
     assert link.await_free(0, 7) == []
-    hand_over(drain, tmp_path, 2)[0].await_complete()
-    drain.kill()
+    hand_over(background, tmp_path, 2)[0].await_complete()
+    background.kill()
     for await_it in (link.await_file, link.await_complete):  # nor is the next one asked about what it was not handed
-        with pytest.raises(KeepstepError, match="drain_ended"):
+        with pytest.raises(KeepstepError, match="background_writer_ended"):
             await_it()
     assert steps_of(tmp_path) == [1, 2]
     assert_whole(tmp_path, 2)
 
 
-def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drains, held):
+def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, backgrounds, held):
     """Two nodes, whose messages this process carries as their agents would."""
     slow = held("/__1_0.1-1.distcp")
     place = tmp_path / "saves"
-    nodes = [drains(node=0), drains(node=1, environment=slow.environment)]
+    nodes = [backgrounds(node=0), backgrounds(node=1, environment=slow.environment)]
     carried = [threading.Thread(target=carry, args=(nodes, number), daemon=True) for number in (0, 1)]
     for each in carried:
         each.start()
@@ -408,7 +408,7 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         recipe.append(b"before")
         recipe.append_memory(memory.tensors["part"].data_ptr(), memory.tensors["part"].nbytes)
         link.hand_over_file(begun, rank, node, recipe, memory.fd)
-        parts.append(_checkpoint.Part([2 * rank, 0], [2, 5], _checkpoint.Place(rank, 0, recipe.size), 6))
+        parts.append(_checkpoint.Part([2 * rank, 0], [2, 5], _checkpoint.Extent(rank, 0, recipe.size), 6))
         if rank == 0:
             link.await_file()  # the memory is used for the other one, too
     layout.add_tensor("whole", _checkpoint.TensorEntry("float32", [4, 5], ["whole"], parts))
@@ -430,9 +430,9 @@ def test_files_of_another_node_complete_the_save_once_it_says_so(tmp_path, drain
         assert sums.whole == _checkpoint.sums_of(written).whole
 
 
-def test_a_save_is_given_up_when_a_node_is_lost_that_writes_for_it(tmp_path, drains, held):
+def test_a_save_is_given_up_when_a_node_is_lost_that_writes_for_it(tmp_path, backgrounds, held):
     slow = held("/__1_0.1-1.distcp")
-    nodes = [drains(node=0), drains(node=1, environment=slow.environment)]
+    nodes = [backgrounds(node=0), backgrounds(node=1, environment=slow.environment)]
     first, second = nodes[0].link(tmp_path), nodes[1].link(tmp_path)
     begun, node = first.begin(3)
     memory = Memory({"part": torch.zeros(2, 5)})
@@ -443,7 +443,7 @@ def test_a_save_is_given_up_when_a_node_is_lost_that_writes_for_it(tmp_path, dra
     assert to == 0
     layout = _checkpoint.Layout()
     layout.files = [_checkpoint.data_file_name(1, 0, begun.token, begun.attempt)]
-    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Place(0, 0, 1)))
+    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Extent(0, 0, 1)))
     metadata = b"what DCP would write"
     manifest = _checkpoint.Manifest(
         step=3, world=2, created_s=1, job="one job", token=begun.token, layout=layout,
@@ -546,10 +546,10 @@ def garbage(kind, memory):
         "another size", "memory that can shrink",
     ],
 )  # fmt: skip
-def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
-    drain = drains()
+def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, backgrounds, kind):
+    background = backgrounds()
     memory = Memory({"part": torch.zeros(100)})
-    link = drain.link(tmp_path)
+    link = background.link(tmp_path)
     begun, node = link.begin(3)
     size, recipe, shared = garbage(kind, memory)
     link._ask({"op": "file", **begun._asdict(), "rank": 0, "node": node, "bytes": size}, (recipe, shared))
@@ -557,7 +557,7 @@ def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
     metadata = b"of DCP"
     layout = _checkpoint.Layout()
     layout.files = [_checkpoint.data_file_name(0, 0, begun.token, begun.attempt)]
-    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Place(0, 0, 1)))
+    layout.add_object("some", _checkpoint.ObjectEntry(["some"], _checkpoint.Extent(0, 0, 1)))
     manifest = _checkpoint.Manifest(
         step=3, world=1, created_s=1, job="one job", token=begun.token, layout=layout,
         sums=[_checkpoint.sums_to_come(size)], metadata=_checkpoint.sums_of(metadata),
@@ -566,7 +566,7 @@ def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
     with pytest.raises(KeepstepError, match=r"recipe|sealed"):
         link.await_complete()
     assert not list(tmp_path.glob("step-*"))
-    again, _ = hand_over(drain, tmp_path, 4)
+    again, _ = hand_over(background, tmp_path, 4)
     again.await_complete()
     assert_whole(tmp_path, 4)
 
@@ -581,17 +581,17 @@ def test_a_recipe_that_cannot_be_writes_nothing(tmp_path, drains, kind):
     ],
     ids=json.dumps,
 )  # fmt: skip
-def test_a_request_that_cannot_be_is_refused_and_the_next_one_answered(tmp_path, drains, message):
-    link = drains().link(tmp_path)
+def test_a_request_that_cannot_be_is_refused_and_the_next_one_answered(tmp_path, backgrounds, message):
+    link = backgrounds().link(tmp_path)
     link.claim()
     with pytest.raises(KeepstepError):
         link._ask(message)
     assert link.await_free(0, 7) == []
 
 
-def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_path, drains):
-    drain = drains()
-    link = drain.link(tmp_path)
+def test_a_packet_that_is_no_json_and_one_of_a_save_that_another_followed(tmp_path, backgrounds):
+    background = backgrounds()
+    link = background.link(tmp_path)
     link.claim()
     for nonsense in (b"\xff{", b"[]", b"[" * 100_000, b"{" * 1000, b'{"op": 1' + b"0" * 10_000 + b"}"):
         link._connection.send(nonsense)
