@@ -1,4 +1,4 @@
-"""Fresh Debian roots made with mmdebstrap, and commands that run in them as a user without root.
+"""Fresh Debian and Ubuntu roots made with mmdebstrap, and commands that run in them as a user without root.
 
 What is mounted is seen only by these commands, and goes with them. Needs root, mmdebstrap and unshare.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 USER = 1000
 HOME = "/home/user"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+UBUNTU_KEYS = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 MAKE_LIMIT_S = 1800
 # $1: the root. /dev/shm is its own, so what a job leaves there can be seen.
 ENTER = """
@@ -24,22 +25,26 @@ exec chroot --userspec=1000:1000 "$root" "$@"  # USER
 """
 
 
-def why_not():
+def why_not(suite=""):
     """What is missing here, or None."""
     if os.geteuid() != 0:
         return "roots are made and entered as root"
     for program in ("mmdebstrap", "unshare", "chroot"):
         if shutil.which(program) is None:
             return f"no {program}: apt-get install mmdebstrap"
+    if suite == "jammy" and not UBUNTU_KEYS.exists():
+        return f"no {UBUNTU_KEYS}: it is in Ubuntu's package ubuntu-keyring"
     return None
 
 
 class FreshRoot:
     def __init__(self, folder, suite):
-        """Debian's essential packages and Python with venv, nothing else; network settings are this machine's."""
+        """The system's essential packages and Python with venv, nothing else; network settings are this machine's."""
         self.folder = Path(folder)
+        components = ["--components=main,universe"] if suite == "jammy" else []  # Ubuntu's venv is in universe
         made = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv", suite, self.folder],
+            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv", *components, suite,
+             self.folder],
             capture_output=True, text=True, timeout=MAKE_LIMIT_S,
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
