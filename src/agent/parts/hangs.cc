@@ -24,7 +24,11 @@ double seconds_of(brain::Time time) { return std::chrono::duration<double>(time)
 }  // namespace
 
 void Hangs::watch() {
-  if (core_.brain.prepared() == nullptr || core_.end.has_value()) {
+  if (core_.end.has_value()) {
+    return;
+  }
+  if (core_.brain.prepared() == nullptr) {
+    watch_.look({}, monotonic_ns());
     return;
   }
   const brain::Prepare& prepare = *core_.brain.prepared();

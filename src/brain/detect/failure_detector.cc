@@ -75,6 +75,7 @@ std::string ranks_text(const std::vector<Rank>& ranks) {
 std::vector<Suspicion> FailureDetector::step(const ProgressSample& sample, Time now) {
   std::vector<Suspicion> found;
   const Time gap = now - last_;
+  const std::optional<Time> before = entered_ ? std::optional(last_) : std::nullopt;
   const bool late = gap > kPause;
   watched_ += std::clamp(gap, Time{}, kLongestGap);
   full_ += std::clamp(gap, Time{}, kPause);
@@ -83,7 +84,7 @@ std::vector<Suspicion> FailureDetector::step(const ProgressSample& sample, Time 
   if (config_.mode == HangMode::kOff) {
     return found;
   }
-  enter(sample);
+  enter(sample, before);
   std::erase_if(tracks_, [&](const auto& track) {
     return std::none_of(sample.ranks.begin(), sample.ranks.end(),
                         [&](const RankProgress& rank) { return rank.rank == track.first; });
@@ -105,7 +106,7 @@ std::vector<Suspicion> FailureDetector::step(const ProgressSample& sample, Time 
   return found;
 }
 
-void FailureDetector::enter(const ProgressSample& sample) {
+void FailureDetector::enter(const ProgressSample& sample, std::optional<Time> before) {
   if (entered_ && sample.identity == identity_) {
     return;
   }
@@ -114,7 +115,7 @@ void FailureDetector::enter(const ProgressSample& sample) {
   tracks_.clear();
   first_commit_ = sample.version;
   learned_commit_ = 0;
-  without_commit_at_.reset();
+  without_commit_at_ = before;  // this generation did not exist then
 }
 
 void FailureDetector::follow(const RankProgress& rank) {

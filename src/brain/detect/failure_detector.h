@@ -56,6 +56,7 @@ class FailureDetector {
   explicit FailureDetector(HangConfig config) : config_(config) {}
 
   // Takes one sample, a few times a second; `now` never goes back. Suspects each rank at most once in a generation.
+  // A sample without ranks, before the first generation, shows that none of its steps was committed by then.
   std::vector<Suspicion> step(const ProgressSample& sample, Time now);
 
   // The 90th percentile of the newest steps; std::nullopt until there are enough.
@@ -76,7 +77,8 @@ class FailureDetector {
     bool reported = false;
   };
 
-  void enter(const ProgressSample& sample);
+  // `before`: the last look at another generation, if there was one.
+  void enter(const ProgressSample& sample, std::optional<Time> before);
   void follow(const RankProgress& rank);
   void learn(const RankProgress& rank);
   void add_steps(Version count, Time took);
@@ -103,7 +105,7 @@ class FailureDetector {
   Version first_commit_ = 0;    // of the generation: its version when it was prepared
   Version learned_commit_ = 0;  // of this generation; 0: none yet
   Time learned_at_{};
-  std::optional<Time> without_commit_at_;  // the last look at this generation that saw no commit
+  std::optional<Time> without_commit_at_;  // the last look that saw no commit of this generation
 };
 
 }  // namespace keepstep::brain

@@ -2,6 +2,7 @@
 //
 //   config mode=auto world=4          a job; ranks start outside the loop
 //   generation number=2 version=10    a new membership
+//   generation number=2 version=10 committed=4   ... whose first sample, 100 ms later, shows 4 steps
 //   steps ms=100 count=20             all ranks commit `count` steps, sampled every 100 ms
 //   at rank=0,1 place=compute ...     from now on these ranks are at this place (see `set`)
 //   watch ms=2000                     time passes, sampled every 100 ms; reports suspicions
@@ -36,6 +37,10 @@ class Scene {
       for (RankProgress& rank : sample_.ranks) {
         rank.entered = rank.left = rank.entered_world = rank.messages = 0;
         rank.waits = WaitsIn::kNothing;
+      }
+      if (line.has("committed")) {
+        now_ += kLook;
+        commit(line.number("committed"), now_);
       }
       look();
     } else if (line.verb == "steps") {
@@ -92,21 +97,25 @@ class Scene {
     Time next = now_ + length;
     while (now_ < end) {
       now_ = std::min<Time>(now_ + kLook, end);
-      while (next <= now_) {
-        for (RankProgress& rank : sample_.ranks) {
-          rank.phase = StepPhase::kMicroBatch;
-          rank.step = rank.committed + 2;
-          rank.micro_batch = 1;
-          rank.entered += 2;
-          rank.left = rank.entered;
-          rank.entered_world = rank.entered;
-          rank.waits = WaitsIn::kNothing;
-          rank.committed += 1;
-          rank.committed_at = next;
-        }
-        next += length;
+      for (; next <= now_; next += length) {
+        commit(1, next);
       }
       look();
+    }
+  }
+
+  // All ranks commit `count` steps by `when` and begin the next one.
+  void commit(uint64_t count, Time when) {
+    for (RankProgress& rank : sample_.ranks) {
+      rank.committed += count;
+      rank.committed_at = when;
+      rank.phase = StepPhase::kMicroBatch;
+      rank.step = rank.committed + 1;
+      rank.micro_batch = 1;
+      rank.entered += 2 * count;
+      rank.left = rank.entered;
+      rank.entered_world = rank.entered;
+      rank.waits = WaitsIn::kNothing;
     }
   }
 

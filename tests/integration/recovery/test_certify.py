@@ -45,7 +45,7 @@ def test_a_sound_script_survives_and_all_is_kept(tmp_path):
         tmp_path, "--nproc-per-node", 2, "--only", "kill-backward,exception,loop,slow,two-at-once",
         JOBS / "small.py", "--model", "rich", "--out", tmp_path / "files", "--until", 500,
     )  # fmt: skip
-    assert code == 0, found
+    assert code == 0, json.dumps(found["faults"], indent=1)
     assert verdicts(found) == dict.fromkeys(["kill-backward", "exception", "loop", "slow"], "survives"), found
     assert found["deterministic"] and found["job"]["steps"] == 10 and found["job"]["world_size"] == 2
     assert [each["name"] for each in found["not_tried"]] == ["two-at-once", "faults of a GPU"]
