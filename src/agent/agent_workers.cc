@@ -19,6 +19,10 @@ namespace {
 
 constexpr double kMaxSeconds = 1e9;  // of a limit: more is as good as none
 
+brain::Version committed(const WorkerProcess& process) {
+  return process.page().progress.committed.load(std::memory_order_acquire);
+}
+
 }  // namespace
 
 void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how) {
@@ -113,7 +117,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                  },
                  [&](const messages::Note& note) {
                    if (!saves_.on_note(*process, identity, note)) {
-                     core_.refuse(*process, absl::StrFormat("a note of '%s', which is none", note.event));
+                     core_.refuse(*process, absl::StrFormat("a note with the unknown event '%s'", note.event));
                    }
                  },
                  [&](const messages::Injected& injected) {
@@ -218,7 +222,8 @@ void Agent::read_last_words(const std::shared_ptr<WorkerProcess>& process) {
 void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   if (!core_.is_dead(*process)) {
     read_last_words(process);
-    step(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit});
+    step(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit,
+                           committed(*process)});
   }
 }
 
@@ -252,7 +257,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
     step(brain::WorkerExited{process->id});
   } else {
     step(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback,
-                           process->unfit});
+                           process->unfit, committed(*process)});
   }
   finish_if_empty();
 }

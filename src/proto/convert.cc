@@ -229,6 +229,7 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    died->set_detected_by(text(e.detected_by));
                    died->set_traceback(text(e.traceback));
                    died->set_unfit(text(e.unfit));
+                   died->set_committed(e.committed);
                  },
                  [&](const brain::WorkerHung& e) {
                    set_identity(e.identity, message);
@@ -349,7 +350,7 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
     case control::AgentEvent::kWorkerDied: {
       const control::WorkerDied& died = in.worker_died();
       return brain::WorkerDied{died.worker(),      died.pid(),       died.signal(), died.exit_code(),
-                               died.detected_by(), died.traceback(), died.unfit()};
+                               died.detected_by(), died.traceback(), died.unfit(),  died.committed()};
     }
     case control::AgentEvent::kWorkerHung:
       return brain::WorkerHung{in.worker_hung().worker(), identity, in.worker_hung().pid(),

@@ -29,8 +29,8 @@ auto fields(const WorkerRecoverable& e) {
   return std::tuple(a);
 }
 auto fields(const WorkerDied& e) {
-  const auto& [a, b, c, d, f, g, h] = e;
-  return std::tuple(a, b, c, d, f, g, h);
+  const auto& [a, b, c, d, f, g, h, i] = e;
+  return std::tuple(a, b, c, d, f, g, h, i);
 }
 auto fields(const WorkerHung& e) {
   const auto& [a, b, c, d, f] = e;
@@ -202,8 +202,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         brain::NodeJoined{kNode, {brain::ipv4(10, 1, 2, 3), 65535}}, brain::WorkerParked{5, 4711, 2},
         brain::WorkerRecoverable{5}, brain::WorkerDied{5, 4711, 9, 0, "robust mutex", kNotUtf8},
-        brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory"}, brain::WorkerExited{5},
-        brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
+        brain::WorkerDied{brain::kNoWorker - 1, 4711, -1, 255, "pidfd", "", "memory", uint64_t{1} << 40},
+        brain::WorkerExited{5}, brain::WorkerFaulted{5, kOwn, 118, "ValueError: x", kNotUtf8, true, false},
         brain::WorkerFaulted{5, kOwn, 118, "a link broke", "", false, true},
         brain::WorkerFaulted{5, kOwn, 118, "digests differ", "", false, false, true},
         brain::WorkerFaulted{5, kOwn, 118, "KeyError: y", "", false, false, false, true},

@@ -57,6 +57,7 @@ struct Job {
   std::string because;   // of this gathering; NodeReplacement and Sizing write it, too
   Version version = 0;   // the floor: the newest announced verdict
   Version progress = 0;  // the newest committed step known
+  Version dead_had = 0;  // the newest step that a member which died since the last start had committed
   // Recoverable functions that all ranks returned from before they entered the current one. Versions, and whatever was
   // formed, held or saved, belong to the current one.
   uint32_t functions = 0;

@@ -40,6 +40,7 @@ void Membership::on(const WorkerDied& event) {
   note_fault(event, *worker, what);
   job_.retire(event.worker);
   if (was_member) {
+    job_.dead_had = std::max(job_.dead_had, event.committed);
     job_.fence(event.worker, what);
     member_died(worker->rank, worker->recoverable, exit_code_of(event), what, event.traceback);
     return;

@@ -49,6 +49,7 @@ struct WorkerDied {
   std::string detected_by;  // "robust mutex", "pidfd", "kill"
   std::string traceback;    // of an uncaught exception, if the worker reported one
   std::string unfit = "";   // what its health check found before it could join; empty if the check did not fail
+  Version committed = 0;    // the newest step that it committed
 };
 // The worker is alive but makes no progress while others wait for it (failure_detector.h): it is killed, and that
 // counts as its death. For reports of an identity that is not the newest, the membership has its own limits.

@@ -232,7 +232,8 @@ class Scene {
                         static_cast<int>(line.number("exit_code")),
                         line.text("detected_by", "pidfd"),
                         line.text("traceback"),
-                        line.text("unfit")};
+                        line.text("unfit"),
+                        line.number("committed", 0)};
     }
     if (line.verb == "raised") {
       return WorkerFaulted{worker,

@@ -289,8 +289,8 @@ void Phases::restart(const std::string& because) {
 }
 
 void Phases::clear_for_restart(const std::string& because) {
-  job_.journal("restart", because,
-               {{"lost_steps", static_cast<int64_t>(std::max(job_.version, job_.progress) - job_.holdings.origin())}});
+  const Version newest = std::max({job_.version, job_.progress, job_.dead_had});
+  job_.journal("restart", because, {{"lost_steps", static_cast<int64_t>(newest - job_.holdings.origin())}});
   for (const Member& member : job_.round.members()) {
     if (job_.alive(member)) {
       job_.end_worker(member.worker, because);
@@ -319,6 +319,7 @@ void Phases::start_over(Cause cause, const std::string& because) {
   }
   job_.version = job_.holdings.origin();
   job_.progress = job_.version;
+  job_.dead_had = 0;
   job_.cause = cause;
   job_.phase = Phase::kGathering;
 }
