@@ -346,6 +346,9 @@ void Agent::carry_out(const brain::Close& effect) {
   }
   commits_.collect_all();
   core_.metrics.flush(core_.metrics.last_step());
+  if (end.exit_code == 0) {
+    faults_.tell_missed();
+  }
   const auto held_back = [this](const WorkerProcess& process) {
     return core_.config.spec.no_python && process.pid == 0;
   };

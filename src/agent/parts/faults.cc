@@ -135,12 +135,31 @@ bool Faults::on_injected(const std::shared_ptr<WorkerProcess>& process, const me
   if (it == faults_.end()) {
     return false;
   }
+  happened_.insert(injected.key);
   if (injected.last) {
     injected_.insert(injected.key);
   }
   write(it->second, process.get(), injected.ns, injected.detail);
   carry_out(it->second, process);
   return true;
+}
+
+void Faults::tell_missed() {
+  for (const auto& [key, spec] : faults_) {
+    // What happens by chance may not happen; what another node's rank did is not known here.
+    const bool elsewhere =
+        core_.config.spec.several_nodes() &&
+        (!spec.rank.has_value() || *spec.rank >= core_.world() || core_.brain.prepared() == nullptr ||
+         core_.brain.prepared()->table.locate(*spec.rank).node != core_.config.node);
+    if (happened_.contains(key) || spec.probability.has_value() || elsewhere) {
+      continue;
+    }
+    const std::string because =
+        absl::StrFormat("the fault '%s' never happened: the job had ranks 0 to %d, and its last step was %d", spec.text,
+                        core_.world() - 1, core_.metrics.last_step());
+    core_.journal.write("not_injected", core_.brain.identity(), because, {{"fault", std::string(name(spec.kind))}});
+    core_.pump.say("keepstep: " + because);
+  }
 }
 
 // The agent's part of a fault: all of it, or its end.

@@ -24,6 +24,9 @@ class Faults {
   StatusOr<std::string> inject(const std::string& text);
   // A worker carries one out now. False: it was not asked for.
   bool on_injected(const std::shared_ptr<WorkerProcess>& process, const messages::Injected& injected);
+  // At the good end of a job: names the faults of this node's ranks that never happened. A test that counts on one
+  // would have tested nothing.
+  void tell_missed();
 
  private:
   StatusOr<std::string> signal_rank(const InjectSpec& spec);
@@ -32,6 +35,7 @@ class Faults {
 
   AgentCore& core_;
   std::map<std::string, InjectSpec> faults_;  // by key
+  std::set<std::string> happened_;            // keys of those that happened at least once
   std::set<std::string> injected_;            // keys of those that will not happen again
   uint32_t live_ = 0;
   FullDisk full_disk_;

@@ -16,7 +16,8 @@ void Saves::on_saved(brain::Identity identity, const messages::Saved& saved) {
 bool Saves::on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note) {
   const bool of_a_save = note.event == "not_saved" || note.event == "save_late";
   const bool of_a_shard = note.event == "shard_rebuilt" || note.event == "corrupt_copy";
-  if (!of_a_save && !of_a_shard && note.event != "veto" && note.event != "not_compared") {
+  if (!of_a_save && !of_a_shard && note.event != "veto" && note.event != "not_compared" &&
+      note.event != "without_loss") {
     return false;
   }
   const auto step = static_cast<int64_t>(note.step);
