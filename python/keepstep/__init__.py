@@ -19,6 +19,8 @@ from keepstep._state import State
 from keepstep.scaling import ScaleConfig, scale_config, scaled_lr
 
 if TYPE_CHECKING:
+    from keepstep import data as data
+    from keepstep import torch as torch
     from keepstep.torch.reduction import reduce as reduce
     from keepstep.torch.runtime.run import Run as Run
     from keepstep.torch.step import veto as veto
@@ -48,7 +50,12 @@ __all__ = [
 ]
 
 # They need torch, which this package imports only when one of them is used.
-_MODULES = {"reduce": "keepstep.torch.reduction.reduce", "veto": "keepstep.torch.step.veto"}
+_MODULES = {
+    "data": "keepstep.data",
+    "reduce": "keepstep.torch.reduction.reduce",
+    "torch": "keepstep.torch",
+    "veto": "keepstep.torch.step.veto",
+}
 _CLASSES = {
     "CommittedStep": "keepstep.torch.step.steps",
     "Run": "keepstep.torch.runtime.run",

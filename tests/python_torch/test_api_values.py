@@ -1,6 +1,8 @@
 """The values of the API that a script makes itself: State, Copies, Parity, and what `recoverable` takes."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -81,3 +83,9 @@ def test_hooks_are_called_in_order_and_quiet_ones_raise_nothing(capfd):
     hooks.clear()
     hooks.call("resize", 4, 2)
     assert len(called) == 2
+
+
+@pytest.mark.parametrize("name", ["data.cached", "torch.scale_lr", "reduce.Sum", "veto.spike", "Run"])
+def test_what_pages_name_needs_no_further_import(name):
+    command = f"import keepstep; keepstep.{name}"
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=120)

@@ -50,7 +50,7 @@ class Fault:
             return "digests that differ"
         if self.kind == "corruption":
             return "silent corruption"
-        if self.signal:
+        if self.signal is not None and self.signal > 0:  # -1: not known
             return f"signal {self.signal}" if self.signal != 9 else "SIGKILL"
         if self.exit_code:
             return f"exit code {self.exit_code}"

@@ -68,6 +68,7 @@ def test_a_model_that_nobody_wraps_is_not_compared_and_the_job_says_so(tmp_path)
     job = run_small(tmp_path, world=2, until=3, extra=["--alone"])
     assert job.exit_code == 0, job.explain()
     assert "gradients and state are not compared between ranks: no model is wrapped" in job.output
+    assert "Write model = run.ddp(state.model)" in job.output, job.output
     assert len(job.events("not_compared")) == 1, job.explain()
 
 

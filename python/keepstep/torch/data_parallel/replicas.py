@@ -27,6 +27,7 @@ from keepstep.torch.distributed import agreement
 _kept_groups: list[dist.ProcessGroup] = []  # of what run.setup(sharded=True) built: they live as long as that
 _kept_names = 1  # group names counted then
 
+UNWRAPPED = "no model is wrapped by run.ddp, DistributedDataParallel or Replicate"
 _replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 around_wrap: Callable[[torch.nn.Module], AbstractContextManager[object]] = nullcontext  # while one is made
 
@@ -184,7 +185,7 @@ def why_gradients_may_differ(world_size: int) -> str | None:
     """Why the wrappers of this process may leave other gradients on each rank; None: they do not."""
     ours = replicate.live()
     if not len(_replicas) and not ours:
-        return "no model is wrapped by run.ddp, DistributedDataParallel or Replicate"
+        return UNWRAPPED
     for replica in _replicas:
         if getattr(replica, "_comm_hooks", None):
             return "a wrapper has a communication hook, after which each rank may hold something else"

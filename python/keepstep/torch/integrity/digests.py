@@ -68,6 +68,11 @@ class Digests:
     def _compared(self) -> tuple[list[torch.Tensor], str | None]:
         wrapped = replicas.wrapped_parameters()
         why_not = replicas.why_gradients_may_differ(self._world_size)
+        if why_not == replicas.UNWRAPPED and not self._registry.sharded():
+            why_not += (
+                ", so each rank may train a model of its own. Write model = run.ddp(state.model), or average the "
+                "gradients over the ranks before step.commit"
+            )
         if self._mode == "on":
             why_not = None
         found: dict[int, torch.Tensor] = {}

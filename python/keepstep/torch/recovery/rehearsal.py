@@ -204,7 +204,10 @@ class Rehearsal:
         if op == "set":
             keys[key] = value
         elif op == "get" and not known:
-            raise RuntimeError(f"a rehearsal has no peer that would set '{key}' in the store")
+            raise RuntimeError(
+                f"a rehearsal has no peers, and something waits for one to set '{key}' in the Store: perhaps a process "
+                "group of another backend than keepstep's"
+            )
         elif op == "add":
             keys[key] = str(int(keys.get(key, b"0")) + int(value)).encode()
         elif op == "compare_set":

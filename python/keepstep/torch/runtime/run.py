@@ -32,7 +32,7 @@ from keepstep.torch.current_run import current, set_current
 from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.data_parallel.replicate import Replicate
-from keepstep.torch.distributed import nccl, nccl_world
+from keepstep.torch.distributed import foreign_groups, nccl, nccl_world
 from keepstep.torch.integrity import bit_flip, checks, digests
 from keepstep.torch.integrity.rechecks import Rechecks
 from keepstep.torch.recovery import membership, parked, rehearsal
@@ -50,6 +50,7 @@ from keepstep.torch.step import early_exit
 from keepstep.torch.step.batch_sizes import Batches, checked_position
 from keepstep.torch.step.steps import CommittedStep, Step
 from keepstep.torch.step.stream_plan import plan_for
+from keepstep.torch.step.without_loss import WithoutLoss
 from keepstep.torch.tensors import cuda, dtensor
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Run:
         self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
         self._checks = checks.Checks(session, self._registry, function)
+        self._without_loss = WithoutLoss(session)
         self._committed = Committed(self._registry, self._capsule_ids, lambda: self._commit.versions())
         self._commit = Commit(session, self._registry, self._committed, lambda: self._capsule)
         self._guards = Guards(session, self._committed, self._commit, lambda: self._capsule)
@@ -435,6 +437,7 @@ class Run:
         reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
         """
         self._form("run.steps")
+        foreign_groups.refuse("run.steps")
         if self._session.witness is not None:
             last_step = self._session.witness.bounded(last_step)
         batches = Batches.of(global_batch, micro_batch)
@@ -582,6 +585,7 @@ class Run:
         if self._checkpoints is not None:
             self._checkpoints.after_step(number, all_flags, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
+        self._without_loss.after(step)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
         self._checks.after()
