@@ -9,15 +9,15 @@ from typing import Any
 
 
 def after_import_of_torch() -> None:
-    """Makes ``init_method="keepstep://"`` known, and puts our Store under torch's default rendezvous where
-    ``KEEPSTEP_STORE=1`` asks for it."""
+    """Registers ``init_method="keepstep://"`` and, with ``KEEPSTEP_STORE=1``, makes our Store the one that torch's
+    default rendezvous uses."""
     distributed = import_module("torch.distributed")
     if not distributed.is_available():
         return
     if os.environ.get("KEEPSTEP_STORE", "0") not in ("", "0"):
         import keepstep.torch  # noqa: F401
     else:
-        # The package exports a function of the same name, so the module is asked for by its path.
+        # torch.distributed exports a function of the same name, so import the module by its path.
         import_module("torch.distributed.rendezvous")._rendezvous_handlers.setdefault("keepstep", _at_first_use)
 
 

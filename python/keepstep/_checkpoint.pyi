@@ -4,11 +4,11 @@ Checkpoints on disk and S3 (C++); see src/checkpoint and docs/design/checkpoints
 
 from collections.abc import Sequence
 
-CHUNK_BYTES: int  # of a file, with a sum each
+CHUNK_BYTES: int  # size of a chunk of a file; each chunk has a checksum
 
 class Error(RuntimeError):
     """
-    What a store or a checkpoint answered; `code` is its kind, "NOT_FOUND".
+    An error of a store or a checkpoint; `code` is its kind, such as "NOT_FOUND".
     """
 
     code: str
@@ -24,7 +24,7 @@ class ObjectInfo:
     def modified_ns(self) -> int: ...
 
 class Store:
-    """A folder of a disk or a prefix of an S3 bucket (object_store.h)."""
+    """A folder on a disk, or a prefix of an S3 bucket (object_store.h)."""
 
     def describe(self) -> str: ...
     def interrupt(self) -> None: ...
@@ -36,7 +36,7 @@ class Store:
     def remove(self, key: str) -> None: ...
 
 def open_store(url: str, environment: dict[str, str] | None = None) -> Store:
-    """`environment`: where S3 finds its credentials, in the place of os.environ."""
+    """`environment`: used instead of os.environ to find the credentials for S3."""
 
 class FileSums:
     @property
@@ -48,10 +48,10 @@ class FileSums:
 
 def sums_of(bytes: bytes) -> FileSums: ...
 def sums_to_come(bytes: int) -> FileSums:
-    """Of a file of this size that is not written yet: zeros, one for each chunk."""
+    """Placeholder sums of a file of this size that is not written yet: a zero for each chunk."""
 
 class FileWriter:
-    """A file of a checkpoint, piece by piece (file_recipe.h)."""
+    """Writes a file of a checkpoint piece by piece (file_recipe.h)."""
 
     def __init__(self, store: Store, key: str, expected_bytes: int) -> None: ...
     @property
@@ -118,11 +118,11 @@ class Layout:
     def tensor_bytes(self) -> int: ...
 
 def dtype_bytes(dtype: str) -> int:
-    """0 for names that are not torch's."""
+    """0 for a name that is not one of torch's."""
 
 def read_metadata(pickle: bytes) -> Layout:
     """
-    The layout that a DCP .metadata describes; nothing in it is run (dcp/metadata.h).
+    The layout that a DCP .metadata file describes. No code in the pickle is run (dcp/metadata.h).
     """
 
 class Manifest:
@@ -182,7 +182,7 @@ class OwnerRecord:
 def read_owner(store: Store) -> OwnerRecord: ...
 
 class Owner:
-    """Who writes into a namespace: one job at a time, fenced (owner.h)."""
+    """The right to write to a namespace: one job at a time, fenced (owner.h)."""
 
     def __init__(self, store: Store, job: str, lease_s: float = 60.0) -> None: ...
     @property
@@ -215,7 +215,7 @@ class Catalog:
     def manifest_in(self, folder: str) -> Manifest: ...
     def newest(self) -> tuple[Manifest, list[str]]:
         """
-        The manifest of the highest complete step, and why higher ones are not it.
+        The manifest of the highest complete step, and for each higher one the reason that it was passed over.
         """
 
     def commit(self, owner: Owner, manifest: Manifest, metadata: bytes, replace: bool) -> None: ...
@@ -225,16 +225,16 @@ class Catalog:
     def prune(
         self, owner: Owner, keep: int, max_age_s: float = 0.0, save_limit_s: float = 3600.0
     ) -> list[tuple[int, str]]:
-        """Removes by count and age; the steps that went, and why."""
+        """Removes checkpoints by count and age. Returns the removed steps, each with the reason."""
 
 def folder_of(step: int) -> str: ...
 def step_of(folder: str) -> int | None: ...
 def data_file_name(rank: int, number: int, token: int, attempt: int) -> str: ...
 def connect_local(path: str) -> int:
-    """A descriptor, which is the caller's, of a connection to who listens there (src/base/socket/local_socket.h)."""
+    """Connects to the listener at `path`. The caller owns the returned descriptor (src/base/socket/local_socket.h)."""
 
 def is_trusted(fd: int) -> bool:
-    """Whether the process at the other end of a Unix socket is this user's, or root's."""
+    """Whether the process at the other end of a Unix socket belongs to this user or to root."""
 
 class StoredFiles:
     """Files of a checkpoint in one or more destinations (range_reader.h)."""
@@ -248,14 +248,14 @@ class StoredFiles:
         threads: int = 4,
     ) -> tuple[int, int, int]:
         """
-        (file, data, element_bytes, part_lengths, offsets, lengths, address, strides) each; chunks and bytes
-        read, and chunks that another destination than the first had to give.
+        `boxes`: (file, data, element_bytes, part_lengths, offsets, lengths, address, strides). Returns the number of
+        chunks read, of bytes read, and of chunks that had to come from a destination other than the first.
         """
 
     def read_range(self, file: int, offset: int, bytes: int) -> bytes: ...
 
 class Verifier:
-    """Reads and checks everything, in threads of its own."""
+    """Reads and checks everything, on its own threads."""
 
     def __init__(self, stored: StoredFiles, threads: int = 4) -> None: ...
     @property
@@ -265,4 +265,4 @@ class Verifier:
     @property
     def bad_chunks(self) -> int: ...
     def problems(self) -> list[str]:
-        """What is wrong, the first hundred."""
+        """The first hundred problems found."""

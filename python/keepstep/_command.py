@@ -1,4 +1,4 @@
-"""How a command of keepstep that is written in Python begins and ends, and finds the one that is not."""
+"""How a keepstep command written in Python starts and ends, and how it finds the `keepstep` binary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keepstep._terminal import visible_stream
 
 
 def keepstep_command() -> str:
-    """The command `keepstep`: $KEEPSTEP_COMMAND, beside the interpreter, in PATH, or in the checkout's build folder."""
+    """The path of `keepstep`: $KEEPSTEP_COMMAND, next to the interpreter, in PATH, or in the checkout's build/."""
     named = os.environ.get("KEEPSTEP_COMMAND")
     candidates = [named] if named else [str(Path(sys.executable).parent / "keepstep"), "keepstep"]
     if not named:
@@ -30,15 +30,15 @@ def keepstep_command() -> str:
 
 
 def exit_with(main: Callable[[list[str]], int]) -> NoReturn:
-    """Ends this process with what `main` makes of its arguments.
+    """Ends this process with the exit code that `main` returns for its arguments.
 
-    What it prints is shown by the terminal, never obeyed: much of it comes from jobs and from storage.
+    Control characters in the output are escaped, because much of it comes from jobs and from storage.
 
-    Whoever reads our output may stop before its end (`| head`): that is no error of ours to print, but 1.
+    If the reader of our output stops early (`| head`), nothing is printed, and the exit code is 1.
     """
     sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
     try:
         sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""rich's console for text that others wrote: an exception's ``[/INST]`` is no markup, its escapes are shown."""
+"""rich's console for text from other sources: ``[/INST]`` in an exception is not markup, and escapes are shown."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from keepstep._terminal import beneath, visible
 
 
 class Console(rich.console.Console):
-    """Strings are shown as they are, in tables as well. What is made of them by hand (`Text`) is for `shown`."""
+    """Prints strings literally, also in tables. Use `shown` for styled text (`Text`)."""
 
     def __init__(self, stderr: bool = False) -> None:
-        stream = beneath(sys.stderr if stderr else sys.stdout)  # the terminal is to obey what rich itself writes
+        stream = beneath(sys.stderr if stderr else sys.stdout)  # the terminal obeys only what rich itself writes
         super().__init__(file=stream, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -23,5 +23,5 @@ class Console(rich.console.Console):
 
 
 def shown(text: str, style: str) -> Text:
-    """A piece of text in a style."""
+    """Text with a style."""
     return Text(visible(text), style=style)

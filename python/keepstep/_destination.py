@@ -1,4 +1,4 @@
-"""Where checkpoints go, how often, and how many stay."""
+"""Where checkpoints are saved, how often, and how many are kept."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ class Destination:
     """Where ``run.checkpoint`` saves: ``keepstep.Destination("s3://bucket/run", every_steps=1000, keep_last=30)``.
 
     Attributes:
-        url: a folder, ``file:///folder`` or ``s3://bucket/prefix`` that belongs to this job alone.
-        every_steps: a checkpoint after each step that this divides. One that is due while the one before is still being
-            written is skipped; after two skipped ones, or a failed one, the newest state is saved as soon as possible.
-        keep_last: how many complete checkpoints stay, the newest ones; None: all.
-        max_age_s: older ones are removed as well, but never the newest complete one or a pinned one; None: of any age.
+        url: a folder, ``file:///folder`` or ``s3://bucket/prefix`` that only this job uses.
+        every_steps: save after each step that is a multiple of this number. A checkpoint that is due while the
+            previous one is still being written is skipped. After two skipped or one failed, the newest state is saved
+            as soon as possible.
+        keep_last: how many of the newest complete checkpoints to keep; None: all.
+        max_age_s: also remove checkpoints older than this, but never the newest complete one or a pinned one; None: no
+            limit.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""Whether the world is about to change, for scripts that save and exit then; free of torch."""
+"""Whether the world is about to change, for scripts that then save and exit. Free of torch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 
 from keepstep._session import session_or_none
 
-_told: int | None = None  # the generation whose end this process announced
+_told: int | None = None  # the generation whose end this process has announced
 
 
 def elastic_event_detected() -> bool:
-    """Whether the number of ranks is about to change. Ask once a step, on all ranks alike.
+    """Whether the number of ranks is about to change. Call it once per step, on all ranks.
 
-    For scripts without a recoverable function: once it is True the script saves what it needs and exits with code 0, on
-    all ranks; then all are started again, in the new world, instead of the job being over. It is True on all ranks at
-    the same call where a process group is initialized (one all-reduce of one number), and stays so; without a group it
-    is only this node's word. Where it was never True, exiting with 0 ends the job as ever.
+    For scripts without a recoverable function. Once it is True, the script saves what it needs and exits with code 0 on
+    all ranks; then all ranks are started again in the new world, and the job continues. If a process group is
+    initialized, it turns True on all ranks at the same call (one all-reduce of one number) and stays True; without a
+    group it covers only this node. If it was never True, exiting with 0 ends the job as usual.
 
-    In a recoverable loop: whether it changes after the step that was just committed, on all ranks; there is nothing to
-    do. Outside of ``keepstep run`` it is False.
+    In a recoverable loop it returns, on all ranks, whether the world changes after the step that was just committed;
+    the script need not do anything. Outside ``keepstep run`` it is False.
     """
     global _told
     current = session_or_none()

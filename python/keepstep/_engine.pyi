@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-# Numbers that both sides of a boundary must know (src/bindings/constants.cc).
+# Constants that Python and C++ share (src/bindings/constants.cc).
 FLAG_VETO: int
 FLAG_FIRST_DESTINATION: int
 MAX_STORE_VALUE_BYTES: int
@@ -36,7 +36,7 @@ class Fill(enum.Enum):
     SAVED = ...
 
 class NextStep(enum.Enum):
-    """What follows in the loop over steps."""
+    """What the loop over steps does next."""
 
     STEP = ...
     PAUSE = ...
@@ -44,33 +44,33 @@ class NextStep(enum.Enum):
     END = ...
 
 class Moved:
-    """What a process does because its place is another one than before."""
+    """What a process must do because its place has changed."""
 
     @property
     def regroup(self) -> bool:
-        """Process groups go."""
+        """Process groups must be dropped."""
 
     @property
     def rebuild(self) -> bool:
-        """Sharded state is divided otherwise: the function is entered, to build anew, before this rank joins."""
+        """The sharding has changed: the function is entered, to build everything again, before this rank joins."""
 
     @property
     def resized(self) -> bool:
-        """The function hears that the world is another one than before."""
+        """The training function is told that the world is no longer `resized_from`, or is that size again."""
 
     @property
     def resized_from(self) -> int:
-        """Ranks of that world; perhaps as many as now."""
+        """The size of the world before; it may equal the current size."""
 
     @property
     def put_back(self) -> bool:
-        """Options are put back before: it was told of worlds in between."""
+        """Options are restored first, because the function was told of worlds in between."""
 
 class Assignment:
     """A rank in a generation (src/rank/link/assignment.h)."""
 
     def __init__(self, rank: int, world_size: int, entry: str, because: str) -> None:
-        """A newcomer's, in no generation."""
+        """The assignment of a newcomer, in no generation."""
 
     @property
     def term(self) -> int: ...
@@ -90,7 +90,7 @@ class Assignment:
     def because(self) -> str: ...
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that follow from the rank."""
+        """Environment variables that depend on the rank."""
 
 class Fault:
     """A fault to carry out, parsed by the agent."""
@@ -114,13 +114,13 @@ class Fault:
         ms: int | None = None,
         mib: int | None = None,
     ) -> None: ...
-    key: str  # tells faults of a job apart
+    key: str  # distinguishes the faults of a job
     text: str  # as the user gave it
     kind: str
     phase: str
     what: str
     on_spare: bool
-    late: bool  # it came while the job ran: a step that is past means the next one
+    late: bool  # it arrived while the job ran: a step in the past means the next one
     rank: int | None
     step: int | None
     probability: float | None
@@ -132,25 +132,25 @@ class Fault:
     mib: int | None
 
 class Welcome:
-    """What the agent says of the job to a worker that comes."""
+    """What the agent tells a new worker about the job."""
 
     spare: bool
     functions: int
     """Recoverable functions that are over in this job."""
 
     seed: int
-    check_all: bool  # all steps' digests of a rank that joins are checked
-    digests: str  # auto, on or off
+    check_all: bool  # check all steps for changes outside the commit, not only the first
+    digests: str  # "auto", "on" or "off"
     digest_every: int  # steps; 0: never
     world: int
     several_nodes: bool
     elastic: bool
     health_check: bool
     learn: bool  # the agent wants to know what the script imports
-    term_is_notice: bool  # SIGTERM from outside is for the agent
-    rings: str  # path of the socket for rings of batches; empty: there is none
-    background_writer: str  # the same of the process that writes checkpoints
-    rank_variables: list[str]  # names of environment variables that follow from a rank
+    term_is_notice: bool  # SIGTERM from outside is meant for the agent
+    rings: str  # path of the socket for rings of batches; empty: none
+    background_writer: str  # the same for the background writer
+    rank_variables: list[str]  # names of environment variables that depend on the rank
     inject: list[Fault]  # faults that may still come
 
 class Engine:
@@ -158,7 +158,7 @@ class Engine:
 
     @staticmethod
     def attach(socket: int, memory: int, fingerprint: dict[str, str]) -> Engine:
-        """Takes both descriptors; waits for the agent's welcome."""
+        """Takes over both descriptors; waits for the agent's welcome."""
 
     @property
     def worker(self) -> int: ...
@@ -166,32 +166,33 @@ class Engine:
     def welcome(self) -> Welcome: ...
     def take_injections(self) -> list[Fault]: ...
     def tell_parked(self, rehearsed: tuple[bool, float, str] | None, functions: int) -> None:
-        """It waits for a rank. How a rehearsal went: done, seconds, because; and how many recoverable functions are
-        over for it."""
+        """This worker waits for a rank. `rehearsed`: how its rehearsal went (done, seconds, because). `functions`: how
+        many recoverable functions have ended for it."""
 
     def tell_recoverable(self, timeout_s: float) -> None:
-        """It entered a recoverable function; 0: without a limit on leaving it."""
+        """This worker entered a recoverable function. `timeout_s`: time to leave an interrupted step; 0: no limit."""
 
     def tell_preload(self, modules: Sequence[str], path: str) -> None:
-        """What the script imported beyond the zygote."""
+        """Modules that the script imported in addition to the zygote's."""
 
     def tell_paused(self) -> None:
-        """It heard that the world changes, and is about to exit."""
+        """This worker was told that the world changes, and is about to exit."""
 
     def tell_crashed(self, traceback: str) -> None:
-        """The process is about to exit."""
+        """This process is about to exit."""
 
     def tell_injected(self, key: str, detail: str, last: bool) -> None:
-        """This fault is carried out now."""
+        """This fault is about to be carried out."""
 
     def tell_note(self, event: str, step: int, because: str, where: str) -> None:
-        """A line for the journal."""
+        """Writes a line to the journal."""
 
     def tell_useful(self, ranks: int, sizes: Sequence[int]) -> None:
-        """How many ranks the job's batches feed."""
+        """How many ranks the job's batches feed. `sizes`: the only possible world sizes, if micro-batches must be
+        shared evenly."""
 
     def tell_unfit(self, check: str, measured: str, limit: str, counts: bool) -> None:
-        """Its health check failed; it is about to exit."""
+        """This worker's health check failed, and it is about to exit. `counts`: whether it counts against its node."""
 
     def tell_saved(
         self,
@@ -202,74 +203,75 @@ class Engine:
         left_out: int = 0,
         left_out_steps: Sequence[int] = [],
     ) -> None:
-        """Any process can load this version. `generation` 0: it was saved in another start of the job; `left_out`: how
-        many saves before it failed; `left_out_steps`: the last of them."""
+        """Any process can load this version. `generation` 0: saved in another start of the job. `left_out`: number of
+        failed saves before it; `left_out_steps`: the most recent ones."""
 
     def wait_assignment(self) -> Assignment: ...
     @property
     def moved(self) -> Moved:
-        """What the newest assignment means for what this process has."""
+        """What the newest assignment means for what this process holds."""
 
     def built(self) -> None:
-        """What it protects was built for its rank, and for how state is divided now."""
+        """The state that this process protects was built for its rank and for the current sharding."""
 
     def let_go(self) -> None:
-        """All of that is gone."""
+        """All of that state has been freed."""
 
     @property
     def version(self) -> int:
-        """Committed steps."""
+        """Number of committed steps."""
 
     @property
     def formed(self) -> bool:
-        """The generation formed, and this rank did not leave it."""
+        """Whether the generation formed and this rank has not left it."""
 
     @property
     def pauses(self) -> bool:
-        """All ranks know that the world changes after the last committed step."""
+        """Whether all ranks know that the world changes after the last committed step."""
 
     @property
     def stops(self) -> bool:
-        """All ranks know that the job stops after it."""
+        """Whether all ranks know that the job stops after the last committed step."""
 
     @property
     def finished(self) -> bool:
-        """All ranks finished: nothing is done again."""
+        """Whether all ranks finished; then nothing is redone."""
 
     def ready(self, sharded: bool = False, as_built: bool = False) -> tuple[Fill, bool, list[bytes]]:
-        """Where the state of `version` comes from, whether peers get theirs from here, and what was written with the
-        copy, or with each of the parts."""
+        """Returns where the state of `version` comes from, whether peers fill theirs from this rank, and the texts
+        saved with the copy or with each part. `sharded`: no other rank holds what this one protects. `as_built`: and it
+        has not changed since it was built."""
 
     def filling(self) -> None:
-        """The state is about to be filled: until `filled` no peer may read it."""
+        """The state is about to be filled: no peer may read it until `filled`."""
 
     def filled(self) -> None:
-        """The state is that of `version`: peers may pull it."""
+        """The state is that of `version`; peers may pull it."""
 
     def form(self) -> None: ...
     def leave(self) -> None:
-        """The interrupted generation was left, and what was to follow in it is forgotten."""
+        """This rank has left an interrupted generation, and discards what was to follow in it."""
 
     def fail(self, step: int, what: str, traceback: str, fatal: bool, after_commit: bool) -> None:
-        """Tells the job that user code failed, and waits until the generation is interrupted."""
+        """Reports that user code failed, and waits until the generation is interrupted."""
 
     def wait_interruption(self) -> None: ...
     def pause(self) -> None:
         """The world changes: waits with all other ranks, and never returns."""
 
     def start_again(self) -> None:
-        """After finish(): another recoverable function begins, without a rank and at version 0."""
+        """After `finish`: this process enters another recoverable function, without a rank and at version 0."""
 
     def finish(self) -> None: ...
     def stop(self) -> None:
-        """A notice came: ends with all other ranks, and never returns."""
+        """A notice stops the job: ends with all other ranks, and never returns."""
 
     def next_step(self, until: int) -> NextStep: ...
     def pause_asked(self) -> bool:
-        """Whether the world is about to change, as far as this node was told."""
+        """Whether the world is about to change, as far as this node knows."""
 
     def notice(self) -> str:
-        """Why the job has to stop soon, as this node was told; empty: it was not."""
+        """Why the job must stop soon; empty if this node has received no notice."""
 
     def close(self) -> None: ...
     def communicator(self) -> Communicator: ...
@@ -279,7 +281,7 @@ class Engine:
     def set_state(self, kind: str, version: int) -> None: ...
     def state(self) -> tuple[str, int]: ...
     def publish(self, manifest: str, pieces: Sequence[tuple[int, int, int]]) -> None:
-        """pieces: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order."""
+        """`pieces`: (address, bytes, CUDA device or -1) of each tensor, in the manifest's order."""
 
     def stop_publishing(self) -> None: ...
     def pull_manifest(self) -> str: ...
@@ -295,36 +297,37 @@ class Engine:
         copies: int,
         parity: tuple[int, int] = ...,
     ) -> None:
-        """Begins to copy; the pieces must not change before `wait_shard`."""
+        """Starts to copy; the pieces must not change until `wait_shard`."""
 
     def wait_shard(self, version: int) -> None: ...
     def shard_counts(self) -> tuple[int, int, int, int, int, int]:
-        """(versions protected, bytes of one, ns the newest took, waits for one, ns in these)."""
+        """(versions protected, tensor bytes of the newest, ns it took, ns of that spent giving it to keepers, calls of
+        `wait_shard` that found it unfinished, ns spent in those)."""
 
     def vote(self, flags: int) -> int:
-        """All ranks vote on the step: it counts, on all or on none. Returns the flags of all."""
+        """All ranks vote on the step, which is committed on all or on none. Returns the union of all flags."""
 
     @property
     def last_vote(self) -> tuple[int, int]:
-        """CLOCK_MONOTONIC in ns: when this rank voted, and when it knew the decision."""
+        """When this rank voted, and when it learned the decision; CLOCK_MONOTONIC in ns."""
 
     def begin_update(self) -> None: ...
     def drop_state(self) -> None:
-        """The state is of no version: no peer may read it, and it has to be hydrated."""
+        """The state belongs to no version: no peer may read it, and it must be hydrated."""
 
     def end_update(self) -> None:
-        """The state is the step's: that is committed."""
+        """The state is that of the step, which is now committed."""
 
     def log(self, step: int, values: str) -> None:
-        """values: a JSON object as text, published with the step."""
+        """`values`: a JSON object as text, published with the step."""
 
     def record_digest(self, step: int, gradients: int, state: int) -> None:
-        """What this rank votes for in `step`: digests of its gradients and of its state; 0: not compared."""
+        """The digests of gradients and state that this rank votes with in `step`; 0: not compared."""
 
     def record_loss(self, step: int, sum: float, micro_batches: int) -> None: ...
     def mean_loss(self, step: int) -> float: ...
     def at(self, step: int, micro_batch: int) -> None:
-        """How far the main thread is: micro-batches from 1; 0: before."""
+        """The main thread's progress. `micro_batch` counts from 1; 0: before the first."""
 
     def leave_loop(self) -> None:
         """The main thread is in no step."""
@@ -342,22 +345,22 @@ class Engine:
         """(answered, interrupted, ok, value)"""
 
 def delay_links(ms: int) -> None:
-    """An injected fault: whatever this process sends to other nodes waits so long first; 0 ends it."""
+    """An injected fault: delays everything that this process sends to other nodes by `ms`; 0 ends the delay."""
 
 def check_loopback(tcp: bool) -> str:
-    """Sums and messages between two ranks in this process; empty, or what went wrong."""
+    """Tries sums and messages between two ranks in this process. Returns what went wrong; empty if nothing did."""
 
 def unfit_gpus() -> list[tuple[str, str, str]]:
-    """(check, measured, limit) of the GPUs here that no rank should use; none without NVIDIA's driver."""
+    """(check, measured, limit) for each GPU of this machine that no rank should use; empty without NVIDIA's driver."""
 
 def digest_pieces(pieces: Sequence[tuple[int, int]], threads: int) -> int:
-    """64 bits that depend on all pieces (address, bytes), in their order; at most `threads` read at once."""
+    """A 64-bit digest of all pieces (address, bytes), in order; at most `threads` threads read at once."""
 
 def digest(address: int, bytes: int) -> int:
-    """XXH3 of a piece of memory."""
+    """The XXH3 digest of a range of memory."""
 
 def mix_seed(*parts: int) -> int:
-    """64 bits that depend on all `parts` (src/data/order/seeds.h); each of them has 64 bits."""
+    """Mixes `parts`, 64 bits each, into a 64-bit seed (src/data/order/seeds.h)."""
 
 def samples_at(seed: int, position: int, count: int, dataset_size: int) -> list[int]:
     """
@@ -366,7 +369,7 @@ def samples_at(seed: int, position: int, count: int, dataset_size: int) -> list[
 
 class Communicator:
     """
-    The collectives of one generation (src/comm/communicator.h). Any thread; Interrupted after end().
+    The collectives of one generation (src/comm/communicator.h). Any thread. Raises Interrupted after end().
     """
 
     def create_group(self, members: Sequence[int], key: str) -> int: ...
@@ -414,7 +417,7 @@ class Communicator:
     def close(self) -> None: ...
     def end(self) -> None:
         """
-        Waits for the threads inside and for its operations, which must complete by themselves; then releases it.
+        Waits for the threads inside and for its operations, which must complete on their own; then releases it.
         """
 
     def interrupted(self) -> bool: ...
@@ -433,7 +436,7 @@ class NodeLink:
     def communicator(self) -> Communicator: ...
     @property
     def rings_socket(self) -> str:
-        """Where the agent answers for rings."""
+        """Path of the agent's socket for rings."""
 
     def abort(self, because: str) -> None: ...
     def interrupted(self) -> bool: ...
@@ -449,7 +452,7 @@ class CanonicalSum:
     def __init__(self, count: int, dtype: int) -> None: ...
     def begin(self, leaves: int, begin: int, end: int) -> None: ...
     def add(self, offset: int, values: int, count: int) -> None:
-        """Elements of the current leaf; values 0: zeros."""
+        """Adds elements of the current leaf. `values` 0: zeros."""
 
     @property
     def count(self) -> int: ...
@@ -463,10 +466,10 @@ class CanonicalSum:
     def partials(self) -> list[int]: ...
 
 def even_run(leaves: int, member: int, members: int) -> tuple[int, int]:
-    """[begin, end) of `leaves` shared evenly."""
+    """The range [begin, end) of `member` when `leaves` are shared evenly among `members`."""
 
 def sum_of_squares(values: int, count: int, dtype: int) -> float:
-    """In float64, in a fixed order."""
+    """Computed in float64, in a fixed order."""
 
 class TokenCorpus:
     """PREFIX.bin and PREFIX.idx, mapped (src/data/corpus/token_corpus.h)."""
@@ -485,7 +488,7 @@ class TokenCorpus:
     @property
     def documents(self) -> int: ...
     def document_start(self, document: int) -> int:
-        """Its first token in the stream; for `documents` the number of all tokens."""
+        """Position of the document's first token in the stream; for `documents`, the total number of tokens."""
 
     def read(
         self,
@@ -498,8 +501,8 @@ class TokenCorpus:
         rows: Sequence[int] | None = None,
         widen: bool = True,
     ) -> None:
-        """A row of `count` tokens for each sample, which begins at token first + sample * stride: as int64, or
-        (widen=False) as they lie in the file. Into rows 0, 1, ... of `out`, or `rows`."""
+        """Reads a row of `count` tokens for each sample, from token first + sample * stride: as int64, or
+        (widen=False) in the file's type. Writes rows 0, 1, ... of `out`, or those in `rows`."""
 
     def describe(
         self,
@@ -512,10 +515,10 @@ class TokenCorpus:
         most: int = ...,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """Two rows of `count` int64 for each sample."""
+        """Writes two rows of `count` int64 for each sample."""
 
     def will_need(self, samples: Sequence[int], count: int, first: int = 0, stride: int = 1, most: int = ...) -> None:
-        """Has them read by this process's read-ahead thread (src/data/corpus/read_ahead.h)."""
+        """Has this process's read-ahead thread read these samples (src/data/corpus/read_ahead.h)."""
 
 class PackedCorpus:
     """Documents in rows of fixed length (src/data/corpus/packed_corpus.h)."""
@@ -545,28 +548,29 @@ class PackedCorpus:
         trained: int,
         into: Sequence[int] | None = None,
     ) -> None:
-        """Rows of `capacity` numbers each: int64, and bool for `trained`; into rows 0, 1, ... or `into`."""
+        """Reads rows of `capacity` numbers each: int64, and bool for `trained`. Writes rows 0, 1, ..., or those in
+        `into`."""
 
     def will_need(self, rows: Sequence[int]) -> None: ...
 
 class TensorWatch:
-    """Versions, addresses and some bytes of a fixed list of tensors, as they were at the last `take`.
+    """The versions, addresses and some bytes of a fixed list of tensors at the last `take`.
 
-    Holds the tensors. From one thread at a time.
+    Holds references to the tensors. One thread at a time.
     """
 
     def __init__(self, tensors: list[Any], placed: list[Any]) -> None:
-        """`tensors`: whose versions count; `placed`: whose addresses do."""
+        """`tensors`: those whose versions are watched; `placed`: those whose addresses are."""
 
     def settle(self, parts: list[tuple[int, int]]) -> None:
-        """`placed` are where they are now; `parts` (address, bytes) are read as long as they stay there."""
+        """Records where `placed` are now; `parts` (address, bytes) are read as long as the tensors stay there."""
 
     def in_place(self) -> bool: ...
     def take(self) -> bool:
-        """False, and nothing taken: not all are in place."""
+        """Returns False, taking nothing, if not all are in place."""
 
     def same(self, written: bool) -> bool:
-        """Whether all are in place and hold the same bytes; `written`: and torch wrote to none of them."""
+        """Whether all are in place and hold the same bytes, and (`written`) torch wrote to none of them."""
 
     @property
     def versions(self) -> list[int]: ...
@@ -580,22 +584,22 @@ class TokenWriter:
     def create(prefix: str, type: str, overwrite: bool = False) -> TokenWriter: ...
     @staticmethod
     def join(prefix: str, joined: str, type: str) -> TokenWriter:
-        """Of parts, which may go once they are in: `joined` stays until `finish`."""
+        """A writer that joins parts, which may be deleted once added; `joined` stays until `finish`."""
 
     def add(self, tokens: list[int]) -> None:
-        """A sequence."""
+        """Adds a sequence."""
 
     def add_bytes(self, text: bytes, end: int = -1) -> None:
-        """A sequence of bytes, and a last token unless that is negative."""
+        """Adds a sequence of bytes, followed by the token `end` unless that is negative."""
 
     def append(self, prefix: str) -> int:
-        """All of another corpus; returns the checksum of its tokens."""
+        """Adds all of another corpus; returns the checksum of its tokens."""
 
     def take_over(self, prefix: str, bytes: int) -> int:
-        """All of another corpus that an earlier writer appended here; returns the checksum of its tokens."""
+        """The same for a corpus that an earlier writer already appended here."""
 
     def sync(self) -> None:
-        """All that was added is on the disk."""
+        """Makes everything added so far durable."""
 
     def end_document(self) -> None: ...
     def finish(self, durable: bool = True) -> None: ...
@@ -620,15 +624,15 @@ class DocumentReader:
         path: str, format: str, compression: str, range: tuple[int, int] | None, field: str, skip: bool
     ) -> DocumentReader: ...
     def copy_to(self, writer: TokenWriter, end: int, most: int) -> bool:
-        """Documents of about `most` bytes of text to `writer` as bytes, each ended by the token `end` unless that is
-        negative; False at the end."""
+        """Writes documents with about `most` bytes of text to `writer` as bytes, each followed by the token `end`
+        unless that is negative. False at the end of the input."""
 
     def take(self, most: int) -> list[str]:
-        """The texts that have about `most` bytes together; none at the end."""
+        """The next texts, about `most` bytes in total; empty at the end of the input."""
 
     @property
     def position(self) -> int:
-        """How far the file itself was read, in bytes."""
+        """How far the file itself has been read, in bytes."""
 
     @property
     def documents(self) -> int: ...
@@ -642,17 +646,18 @@ class DocumentReader:
     def complaints(self) -> list[str]: ...
 
 def add_documents(writer: TokenWriter, documents: list[list[int]]) -> None:
-    """Each list of tokens is a document."""
+    """Adds each list of tokens as a document."""
 
 def add_strings(writer: TokenWriter, offsets: int, count: int, data: int, bytes: int, end: int) -> tuple[int, int, int]:
-    """Texts as Arrow's large_string has them, each a document; returns documents, bytes of text, empty ones."""
+    """Adds texts in the layout of Arrow's large_string, each a document. Returns the number of documents, of bytes of
+    text, and of empty texts."""
 
 class TokenScan:
-    """Goes once through a .bin file (src/data/corpus/token_scan.h)."""
+    """Reads a .bin file once, from start to end (src/data/corpus/token_scan.h)."""
 
     def __init__(self, corpus: TokenCorpus) -> None: ...
     def step(self, bytes: int) -> bool:
-        """Reads about as many bytes more; False where all was read."""
+        """Reads about `bytes` more; False once everything has been read."""
 
     @property
     def position(self) -> int: ...
@@ -664,11 +669,11 @@ class TokenScan:
     def greatest(self) -> int: ...
 
 def sequence_lengths(corpus: TokenCorpus) -> tuple[int, int, int]:
-    """Shortest, longest, how many are empty."""
+    """The shortest, the longest, and the number of empty ones."""
 
 def token_bytes(type: str) -> int: ...
 def narrowest_type(vocabulary: int) -> str:
-    """The type in which tokens of such a vocabulary are written."""
+    """The narrowest type that holds the tokens of a vocabulary of this size."""
 
 class Blend:
     """Sources in fixed shares (src/data/order/blend.h)."""
@@ -678,13 +683,13 @@ class Blend:
     @property
     def period(self) -> int: ...
     def at(self, position: int) -> tuple[int, int]:
-        """(source, number of its own)."""
+        """(source, sample number within that source)."""
 
     def run(self, position: int, count: int) -> tuple[list[int], list[int]]:
-        """The sources of `count` samples, and their numbers of their own."""
+        """The sources of `count` samples, and their sample numbers within those sources."""
 
 def blend_counts(weights: list[float], period: int) -> list[int]:
-    """Whole numbers in the proportion of `weights` that add up to `period`."""
+    """Whole numbers in proportion to `weights` whose sum is `period`."""
 
 class RingView:
     """A batch as bytes: a private mapping of shared pages (src/data/ring/ring.h)."""
@@ -700,7 +705,7 @@ class RingWriter:
     @property
     def start(self) -> int: ...
     def last(self) -> tuple[int, int, int] | None:
-        """(kind, epoch, index) of the newest item; None: there is none."""
+        """(kind, epoch, index) of the newest item; None if there is none."""
 
     def last_state(self) -> bytes: ...
     def put(
@@ -712,8 +717,8 @@ class RingWriter:
         state_bytes: int,
         pieces: Sequence[tuple[int, int, int]],
     ) -> None:
-        """Waits for room. pieces: (offset from the item's beginning, address, bytes); the state begins at the next
-        multiple of 64 behind the batch."""
+        """Waits for room. `pieces`: (offset from the start of the item, address, bytes). The state starts at the next
+        multiple of 64 after the batch."""
 
 class Ring:
     """A rank's place in a ring of batches (src/rank/link/ring_link.h, src/data/ring/ring.h)."""
@@ -724,10 +729,10 @@ class Ring:
     def leave(self) -> None: ...
     @property
     def joined(self) -> bool:
-        """False once the agent has given this place away: what is read then may be written over."""
+        """False once the agent has given this place to another process: what is read then may be overwritten."""
 
     def detach(self) -> None:
-        """Views that are held get memory of their own."""
+        """Gives live views memory of their own."""
 
     @property
     def position(self) -> int: ...
@@ -737,7 +742,7 @@ class Ring:
     def loader(self) -> int: ...
     @property
     def newest(self) -> int:
-        """The kind of the last item that is published; -1: there is none."""
+        """The kind of the last published item; -1 if there is none."""
 
     @property
     def why(self) -> str: ...
@@ -746,10 +751,10 @@ class Ring:
     @property
     def bell(self) -> int: ...
     def move_to(self, position: int) -> None:
-        """IndexError: items are gone."""
+        """Raises IndexError if the items are gone."""
 
     def wait(self, seen: int) -> None:
-        """Sleeps until the bell rings; returns early at a signal."""
+        """Sleeps until the bell differs from `seen`, or a signal arrives."""
 
     def item(self, number: int) -> tuple[int, int, int]:
         """(kind, epoch, index)"""
@@ -757,16 +762,16 @@ class Ring:
     def view(self, number: int) -> RingView: ...
     def state(self, number: int) -> bytes: ...
     def ask_for_loader(self) -> int:
-        """A socket for the loader process that the caller is to start; -1: it is not."""
+        """A socket for the loader process, which the caller must start; -1 if another process starts it."""
 
     def writer(self) -> RingWriter: ...
 
 def page_faults() -> int:
-    """How often this thread waited for a page to come from a disk, since it began."""
+    """How often this thread has waited for a page from a disk."""
 
 def read_ahead_done() -> tuple[int, int, int, int]:
-    """Waits until the read-ahead thread has done all that was asked for: (bytes, requests for which something was read,
-    that were dropped, that were not looked at) since the process began."""
+    """Waits until the read-ahead thread has done everything it was asked for. Returns (bytes read, requests for which
+    something was read, dropped requests, skipped requests) since the process started."""
 
 def read_ahead_wake() -> None:
-    """A reader had to wait for the disk."""
+    """Reports that a reader had to wait for the disk."""

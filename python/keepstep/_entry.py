@@ -8,12 +8,12 @@ from enum import Enum
 class Entry(str, Enum):
     """Why the training function was entered (``run.entry``)."""
 
-    START = "start"  #: the job began, or all processes were started again
+    START = "start"  #: the job started, or all processes were restarted
     RECOVERY = "recovery"  #: this process survived a fault
     REPLACEMENT = "replacement"  #: this process takes the rank of a lost one
-    RESIZE = "resize"  #: this process goes on in a world of another size
-    JOINED = "joined"  #: this process has a rank that a resize added
-    REHEARSAL = "rehearsal"  #: a spare tries its first step
+    RESIZE = "resize"  #: this process continues in a world of another size
+    JOINED = "joined"  #: a resize added this process's rank
+    REHEARSAL = "rehearsal"  #: a spare rehearses its first step
 
     def __str__(self) -> str:
         return self.value

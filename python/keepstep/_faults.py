@@ -1,6 +1,6 @@
-"""What each kind of injected fault does to this process. Real faults, by the means a program has; bounded ones.
+"""How each kind of injected fault is carried out in this process: real faults, within bounds.
 
-docs/reference/inject.md says what each is good for and how the job answers.
+docs/reference/inject.md describes what each one tests and how the job responds.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class InjectedFault(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """A fault that is about to be carried out; told to the agent first."""
+    """A fault that is about to be carried out. The agent is told first."""
 
     carry_out: Callable[[], None]
-    detail: str = ""  # what exactly, where the fault as given leaves it open
+    detail: str = ""  # what exactly, if the fault's specification leaves it open
 
 
-# What a flip may hit, a "parameter" or a "gradient", the seed and the step, to the bit that it hits.
+# Chooses the bit to flip, given the target ("parameter" or "gradient"), the seed and the step.
 ChooseFlip = Callable[[str, int, int], Plan]
 
 
 def plan(fault: Fault, job_seed: int, step: int, choose_flip: ChooseFlip | None) -> Plan:
-    """How `fault` is carried out here and now. `choose_flip`: None before there is state to flip bits of."""
+    """How to carry out `fault` here and now. `choose_flip`: None while there is no state whose bits could flip."""
     seconds = fault.seconds
     if fault.kind == "flip":
         if choose_flip is None:
@@ -56,7 +56,7 @@ def plan(fault: Fault, job_seed: int, step: int, choose_flip: ChooseFlip | None)
         "segv": lambda: _die(signal.SIGSEGV),
         "exception": lambda: _raise(fault.text),
         "exit": lambda: os._exit(13),
-        "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),  # the agent continues it, if it shall end
+        "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),  # the agent continues the process if the stop is limited
         "gil": lambda: hold_gil(seconds),
         "loop": lambda: endless_loop(seconds),
         "deadlock": deadlock,
@@ -64,12 +64,12 @@ def plan(fault: Fault, job_seed: int, step: int, choose_flip: ChooseFlip | None)
         "link-drop": drop_links,
         "link-delay": lambda: _engine.delay_links(fault.ms or 0),
     }
-    # Others are the agent's: it does them when it is told. A slow rank is `Slowness`.
+    # The agent carries out the other kinds once it is told. A slow rank is a `Slowness`.
     return Plan(kinds.get(fault.kind, lambda: None))
 
 
 class Slowness:
-    """This process computes longer than it would, at one place of each step, from now on."""
+    """Slows this process down at one place in each step from now on."""
 
     def __init__(self, fault: Fault, step: int) -> None:
         self._phase = fault.phase
@@ -81,11 +81,11 @@ class Slowness:
         self.at(fault.phase, step)
 
     def at(self, phase: str, step: int) -> bool:
-        """Waits, once a step; False when it is over."""
+        """Waits, once per step; returns False once it is over."""
         if self._steps_left == 0 or phase != self._phase or step == self._step:
             return self._steps_left != 0
         self._step = step
-        # The time this thread has computed since the last step; waiting for other ranks is not in it.
+        # How long this thread has computed since the last step, excluding waits for other ranks.
         pause = self._seconds or (self._factor - 1) * (time.thread_time() - self._computed)
         time.sleep(pause)
         self._computed = time.thread_time()
@@ -95,22 +95,22 @@ class Slowness:
 
 
 def hold_gil(seconds: float | None) -> None:
-    """No other thread of this process runs Python meanwhile, and no signal handler."""
-    libc = ctypes.PyDLL(None)  # its calls keep the GIL
+    """Keeps all other threads of this process, and signal handlers, from running Python."""
+    libc = ctypes.PyDLL(None)  # its calls do not release the GIL
     until = None if seconds is None else time.monotonic() + seconds
     while until is None or (left := until - time.monotonic()) > 0:
         libc.usleep(ctypes.c_uint(900_000 if until is None else min(900_000, int(left * 1e6) + 1)))
 
 
 def endless_loop(seconds: float | None) -> None:
-    """Computes nothing, in Python."""
+    """Loops in Python, forever if `seconds` is None."""
     until = float("inf") if seconds is None else time.monotonic() + seconds
     while time.monotonic() < until:
         pass
 
 
 def deadlock() -> None:
-    """Two threads, two locks, each holds one and waits for the other."""
+    """Two threads and two locks: each thread holds one and waits for the other."""
     first, second, ready = threading.Lock(), threading.Lock(), threading.Event()
 
     def injected_deadlock_partner() -> None:
@@ -127,11 +127,11 @@ def deadlock() -> None:
 
 
 def exhaust_memory(mib: int, kill: bool, text: str) -> None:
-    """Takes real memory, at most `mib` MiB.
+    """Allocates real memory, at most `mib` MiB.
 
-    Until RLIMIT_AS, set to that much more than the process has, makes an allocation fail: `MemoryError`. Or, with
-    `kill`, until it has so much: then it ends by SIGKILL, as the kernel's killer would have it. Where the machine's or
-    the cgroup's memory ends before, the kernel does: this process offers itself first.
+    RLIMIT_AS is set to `mib` above what the process has mapped, so an allocation fails with `MemoryError`. With `kill`
+    the process instead ends by SIGKILL once it has allocated that much, as if the kernel's OOM killer had chosen it. If
+    the memory of the machine or cgroup runs out first, the kernel kills this process, which asks to be chosen first.
     """
     held: list[bytes] = []
     if kill:
@@ -158,7 +158,7 @@ def exhaust_memory(mib: int, kill: bool, text: str) -> None:
 
 
 def drop_links() -> None:
-    """Cuts the connections on which ranks of other nodes send to this one: those accepted at its listening port."""
+    """Cuts the connections on which ranks of other nodes send to this one: those accepted on its listening port."""
     own: list[socket.socket] = []
     ports: set[int] = set()
     for name in os.listdir("/proc/self/fd"):

@@ -1,6 +1,6 @@
-"""Which injected faults are due: at named phases of a step, of ``keepstep run --inject`` and ``keepstep inject``.
+"""Which faults of ``keepstep run --inject`` and ``keepstep inject`` are due at each named phase of a step.
 
-What each of them does is in `keepstep._faults`; the agent parsed and checked them (src/agent/job/inject_spec.h).
+`keepstep._faults` carries them out; the agent has parsed and checked them (src/agent/job/inject_spec.h).
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from keepstep._engine import Fault
 if TYPE_CHECKING:
     from keepstep._session import Session
 
-# Phases in which a worker has no current step: they fire at the first occasion at or after the named step.
+# In these phases a worker has no current step, so a fault fires at the first opportunity at or after its step.
 _LOOSE_PHASES = {"hydrate", "recovery", "build"}
-# Where a worker looks for faults that the agent sent since.
+# Phases in which a worker looks for faults that the agent has sent in the meantime.
 _POLL_PHASES = _LOOSE_PHASES | {"between"}
 
 
 def repeats(fault: Fault) -> bool:
-    """At several steps, once at each; what slows a rank down is one fault that goes on."""
+    """Whether the fault happens at several steps, once at each. A slowdown is a single, lasting fault."""
     return fault.kind != "slow" and fault.times is not None and fault.times > 1
 
 
 def starts_at(fault: Fault, phase: str, step: int) -> bool:
-    """Whether `step` is one at which it may happen."""
+    """Whether the fault may happen at `step`."""
     if phase in _LOOSE_PHASES or fault.late or repeats(fault) or fault.probability is not None:
         return step >= (fault.step or 0)
     return step == fault.step
 
 
 def drawn(fault: Fault, job_seed: int, step: int, rank: int | None) -> bool:
-    """Whether chance says so: the same answer for the same seed, step and rank, in whatever process."""
+    """Draws whether the fault happens. The same seed, step and rank give the same answer in every process."""
     if fault.probability is None:
         return True
     seed = job_seed if fault.seed is None else fault.seed
@@ -42,24 +42,24 @@ def drawn(fault: Fault, job_seed: int, step: int, rank: int | None) -> bool:
 
 
 class Injector:
-    """The faults this worker may still have to carry out.
+    """The faults that this worker may still have to carry out.
 
     Args:
-        faults: those that it knows of at the start.
-        listens: whether it also takes what the agent sends later. In a rehearsal it does not: nothing may fire there,
-            and what comes meanwhile is for afterwards.
+        faults: those known at the start.
+        listens: whether to accept faults that the agent sends later. False in a rehearsal, where nothing may fire:
+            faults that arrive meanwhile are for later.
     """
 
     def __init__(self, session: Session, faults: list[Fault], listens: bool = True) -> None:
         self._session = session
         self._listens = listens
         self._waiting = list(faults)
-        self._seen: dict[str, int] = {}  # the step at which a fault was last looked at, by key
+        self._seen: dict[str, int] = {}  # the step at which each fault was last considered, by key
         self._slow: _faults.Slowness | None = None
         self.active = bool(self._waiting)
 
     def at(self, phase: str, step: int) -> None:
-        """Fires what is due at `phase` of `step`; each fault fires as often in the whole job as it says."""
+        """Fires the faults due at `phase` of `step`. Each fires as often as specified, counted over the whole job."""
         if self._listens and phase in _POLL_PHASES:
             for fault in self._session.engine.take_injections():
                 self._waiting.append(fault)
@@ -82,11 +82,11 @@ class Injector:
         if self._seen.get(fault.key) == step or not starts_at(fault, phase, step):
             return False
         if repeats(fault) or fault.probability is not None:
-            self._seen[fault.key] = step  # one look a step, however often it comes by
+            self._seen[fault.key] = step  # considered once per step
         return drawn(fault, session.welcome.seed, step, session.rank_or_none)
 
     def _claim(self, fault: Fault, step: int) -> bool:
-        """Whether it is this worker that carries it out: others may be as far."""
+        """Whether this worker is the one to carry out the fault: others may have reached the same point."""
         key = f"job/inject/{fault.key}"
         if not repeats(fault):
             self._waiting.remove(fault)

@@ -1,4 +1,4 @@
-"""Ranks that keepstep did not start: finding this node's agent, and starting it where there is none."""
+"""Finds this node's agent, or starts one, for ranks that keepstep did not start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keepstep._errors import KeepstepError
 
 
 def link(job: str) -> _engine.NodeLink:
-    """A new link to the agent that serves `job` on this machine; starts one if there is none."""
+    """A new link to the agent that serves `job` on this machine; starts an agent if there is none."""
     try:
         return _engine.NodeLink.connect_or_start(job, _command())
     except RuntimeError as error:
@@ -19,7 +19,7 @@ def link(job: str) -> _engine.NodeLink:
 
 
 def _command() -> str:
-    """The command ``keepstep`` of this Python."""
+    """The ``keepstep`` command that belongs to this Python."""
     given = os.environ.get("KEEPSTEP_COMMAND")
     beside = [str(Path(sys.executable).parent / "keepstep"), str(Path(sys.prefix) / "bin" / "keepstep")]
     return given or next((path for path in beside if os.access(path, os.X_OK)), "keepstep")

@@ -1,4 +1,4 @@
-"""What ``keepstep.recoverable`` was given; free of torch."""
+"""The arguments of ``keepstep.recoverable``; free of torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from keepstep._redundancy import DEFAULT, Copies, Parity
 
 @dataclass(frozen=True)
 class RecoverOptions:
-    """What ``recoverable`` was given.
+    """The arguments of ``recoverable``.
 
     Attributes:
-        health_check: called without arguments before a worker takes a rank, the first time and again after a fault. If
-            it raises, the worker ends and is replaced.
+        health_check: called without arguments before a worker takes a rank, initially and after each fault. If it
+            raises, the worker ends and is replaced.
         interrupt_timeout_s: how long a rank may take to leave an interrupted step before its agent replaces it; None:
             the launcher's ``--interrupt-timeout``.
-        rehearse: whether a spare runs its first step up to ``step.commit`` before it waits for a rank, so that a
-            recovery need not wait for what only the first step of a process costs; ``run.rehearsing`` is True
-            meanwhile. None: if the script called ``torch.compile`` before its first step; plain models gain nothing.
+        rehearse: whether a spare runs its first step up to ``step.commit`` before it waits for a rank, which spares a
+            recovery the cost of a process's first step; ``run.rehearsing`` is True meanwhile. None: only if the script
+            called ``torch.compile`` before its first step; plain models gain nothing.
         redundancy: how sharded state (FSDP2, tensor parallel, ZeRO-1) survives the loss of nodes.
     """
 

@@ -1,8 +1,8 @@
-"""Learned preload: imports what a worker had imported, without risk to the zygote and without delaying it.
+"""Learned preload: imports the modules that a worker imported, without risk to the zygote or delay.
 
 The zygote forks a **stage**, which imports the modules in the worker's order while the zygote goes on forking workers.
-A stage that did well takes the zygote's place, with all that it imported, and forks the next one. A stage that became
-unsafe to fork, raised, died or stood still is thrown away with whatever the import had half done, and the next one
+A stage that succeeds takes the zygote's place, with everything it imported, and forks the next stage. A stage that
+became unsafe to fork, raised, died or stopped making progress is discarded with its half-done import, and the next one
 leaves out that module and those that import it.
 
 `Learning` is the zygote's side: what is left to learn, and the current stage. `Stage` is that process seen from the
@@ -28,13 +28,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-LIMIT_S = 120.0  # of all learning
-STALL_S = 20.0  # without a word of an import
-STAGE_S = 1.0  # after which a stage that did well takes over: as much work is lost at most with a later one
-PAUSE_S = 5.0  # after a worker was asked for: it has the CPU for itself
+LIMIT_S = 120.0  # for all learning
+STALL_S = 20.0  # without a message about an import
+STAGE_S = 1.0  # a successful stage takes over after this: the most work that a failed later stage can lose
+PAUSE_S = 5.0  # after a worker was requested, which then has the CPU to itself
 _PR_SET_PDEATHSIG = 1
-_SAID_AT_MOST = 20  # modules that were left out, by name
-_IMPORTS = "imports"  # how the reason begins when it is another module
+_SAID_AT_MOST = 20  # left-out modules that the journal names
+_IMPORTS = "imports"  # how the reason starts if it is another module
 
 
 def thread_count() -> int:
@@ -42,24 +42,25 @@ def thread_count() -> int:
 
 
 def cuda_is_open(folder: str = "/proc/self/fd") -> bool:
-    """Whether CUDA's driver was started in this process, by torch or by any other library: it holds its device file.
+    """Whether torch or any other library started CUDA's driver in this process: then its device file is open.
 
-    Counting devices is enough for that (cuInit), long before there is a context, and spoils CUDA for all children.
+    Counting devices already starts it (cuInit), long before a context exists, and CUDA then fails in all forked
+    children.
     """
     for name in os.listdir(folder):
         try:
             if os.readlink(os.path.join(folder, name)).startswith("/dev/nvidia-uvm"):
                 return True
         except OSError:
-            pass  # closed meanwhile: the descriptor that lists the folder is among them
+            pass  # already closed, such as the descriptor that lists the folder
     return False
 
 
 def unsafe_to_fork() -> str:
-    """Why this process must not be forked any more; empty if it may."""
+    """Why this process must no longer be forked; empty if it may be."""
     if thread_count() != 1:
         return f"{thread_count()} threads run"
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # None too while torch itself is being imported
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # also None while torch itself is being imported
     if cuda_is_open() or (cuda is not None and cuda.is_initialized()):
         return "CUDA is initialized"
     return ""
@@ -67,10 +68,10 @@ def unsafe_to_fork() -> str:
 
 @contextlib.contextmanager
 def imports_kept() -> Iterator[None]:
-    """What is imported here stays: the collector of a forked worker need not look at it, nor copy its pages.
+    """Freezes imported objects, so the garbage collector of a forked worker does not visit them and copy their pages.
 
-    Nor does it look while the imports run: they make half a million objects and hardly any garbage, and to go through
-    those again and again takes a third of the whole time.
+    The collector does not run during the imports either: they make half a million objects and hardly any garbage, and
+    visiting those repeatedly takes a third of the time.
     """
     gc.disable()
     try:
@@ -90,14 +91,14 @@ class LeftOut(Exception):
 
 
 class _Stop(BaseException):
-    """Ends an import from inside. What swallows it does not matter: `Watch.trouble` remembers."""
+    """Ends an import from inside. A module may swallow it, so `Watch.trouble` records it."""
 
 
 class Watch(importlib.abc.MetaPathFinder):
-    """First on ``sys.meta_path`` it finds nothing, but sees each module before it is imported.
+    """Comes first on ``sys.meta_path``: finds nothing, but sees each module before it is imported.
 
-    It ends an import as soon as a module inside made the process unsafe to fork, or is one of `left_out`.
-    `say(depth, name)` is called for each: how many imports are under way around it.
+    Ends an import as soon as a module inside it has made the process unsafe to fork, or is in `left_out`.
+    Calls `say(depth, name)` for each module; `depth`: the number of imports around it.
     """
 
     def __init__(self, left_out: Sequence[str], say: Callable[[int, str], None]) -> None:
@@ -123,7 +124,7 @@ class Watch(importlib.abc.MetaPathFinder):
     def _refused(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """As the others find it: many only ask whether there is such a module. To import it ends the import."""
+        """Finds the module like the others, as many callers only ask if it exists. Importing it ends the import."""
         for finder in sys.meta_path:
             if finder is not self and (spec := finder.find_spec(fullname, path, target)) is not None:
                 spec.loader = _Refuses(self)
@@ -137,7 +138,7 @@ class Watch(importlib.abc.MetaPathFinder):
 
 
 class _Refuses(importlib.abc.Loader):
-    """Of a module that was left out."""
+    """The loader of a module that is left out."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -146,7 +147,7 @@ class _Refuses(importlib.abc.Loader):
         self._watch.stop(f"{_IMPORTS} {spec.name}")
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Never reached; without it the import system would not ask for the module at all."""
+        """Never reached, but the import system requires it."""
 
 
 def _initializing(name: str) -> bool:
@@ -154,10 +155,10 @@ def _initializing(name: str) -> bool:
 
 
 def import_watched(name: str, watch: Watch) -> str:
-    """Imports `name` with `watch` on sys.meta_path; returns why there is no such module, which does no harm.
+    """Imports `name` with `watch` on sys.meta_path. Returns why the module does not exist, which is harmless.
 
     Raises:
-        LeftOut: the process must be thrown away, and `name` be left out, with what is named.
+        LeftOut: the process must be discarded; leave out `name` and the modules that the exception names.
     """
     watch._under_way.clear()
     try:
@@ -178,7 +179,7 @@ def import_watched(name: str, watch: Watch) -> str:
 
 
 def _modules_of(error: BaseException) -> Iterator[str]:
-    """Those whose bodies `error` went through, outermost first."""
+    """The modules whose bodies `error` passed through, outermost first."""
     frames = error.__traceback__
     while frames is not None:
         if frames.tb_frame.f_code.co_name == "<module>" and "__file__" in frames.tb_frame.f_globals:
@@ -191,18 +192,18 @@ def _once(names: list[str]) -> list[str]:
 
 
 class Stage:
-    """The process that imports, seen from the zygote."""
+    """The importing process, as the zygote sees it."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self.connection = connection
         self.heard = time.monotonic()
         self.good: list[str] = []
-        self.under_way: list[str] = []  # from the outermost import to the one that began last
+        self.under_way: list[str] = []  # from the outermost import to the innermost
         self._unread = b""
 
     def hear(self) -> list[Any] | None:
-        """What it has to say; None once it is gone."""
+        """Its next message; None once it is gone."""
         try:
             data = self.connection.recv(65536)
         except OSError:
@@ -212,7 +213,7 @@ class Stage:
         return [json.loads(line) for line in lines] if data else None
 
     def signal(self, number: int) -> None:
-        """To it and whatever its imports started."""
+        """Signals the stage and the processes that its imports started."""
         for send in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError):
                 send(self.pid, number)
@@ -224,11 +225,11 @@ class Stage:
 
 
 class Learning:
-    """What the zygote has still to import, and the stage that does it.
+    """What the zygote still has to import, and the stage that imports it.
 
-    `modules`: names in the order in which a worker imported them. As there, `path` is searched first, and
-    `environment` is set. `note` writes a line into the journal, `succeeded` tells the agent which process is the zygote
-    from here on.
+    `modules`: names in the order in which a worker imported them. As in the worker, `path` is searched first and
+    `environment` is set. `note` writes a line to the journal; `succeeded` tells the agent which process is the new
+    zygote.
     """
 
     def __init__(
@@ -246,16 +247,16 @@ class Learning:
         self._environment = environment
         self._note = note
         self._succeeded = succeeded
-        self._take_over_after = 0  # imports; the one that follows did harm. 0: as long as it takes
+        self._take_over_after = 0  # number of imports before the harmful one; 0: no limit
         self._left_s = LIMIT_S
         self._running_since = 0.0
         self._resume_at = 0.0  # 0: not paused
         self._stage: Stage | None = None
 
-    # ---- by the zygote's loop ----
+    # ---- called by the zygote's loop ----
 
     def waits_for(self) -> tuple[list[socket.socket], float]:
-        """`go_on` is to be called when one of these can be read, or after so many seconds."""
+        """Call `go_on` when one of these sockets is readable, or after this many seconds."""
         now = time.monotonic()
         if self._resume_at:
             return [], max(0.0, self._resume_at - now)
@@ -265,21 +266,21 @@ class Learning:
         return [self._stage.connection], max(0.0, until - now)
 
     def pause(self) -> None:
-        """A worker was asked for: whoever waits for it needs the CPU more."""
+        """A worker was requested and needs the CPU more."""
         if not self._resume_at and self._stage is not None:
             self._stage.signal(signal.SIGSTOP)
             self._left_s -= time.monotonic() - self._running_since
         self._resume_at = time.monotonic() + PAUSE_S
 
     def forget(self) -> None:
-        """In a worker that was forked from the zygote: the stage is not its own."""
+        """In a worker forked from the zygote: the stage is not its child."""
         if self._stage is not None:
             self._stage.connection.close()
 
     def go_on(self, readable: bool) -> bool:
-        """`readable`: the stage has something to say. False once there is nothing left to learn.
+        """`readable`: the stage has sent a message. Returns False once nothing is left to learn.
 
-        Where a stage takes over this process ends, and the stage returns from here in its place.
+        If a stage takes over, this process ends, and the stage returns from here in its place.
         """
         if self._resume_at:
             self._resume_at = 0.0
@@ -329,13 +330,13 @@ class Learning:
         else:
             its.close()
             with contextlib.suppress(OSError):
-                os.setpgid(pid, pid)  # it does so too: whoever comes first
+                os.setpgid(pid, pid)  # the stage does this too; whichever is first wins
             self._stage = Stage(pid, mine)
             self._running_since = time.monotonic()
         return True
 
     def _is_left_out(self, name: str) -> bool:
-        """`name`, or a package around it, which every import of it would import."""
+        """Whether `name` is left out, or a package around it, which every import of it would import."""
         while name not in self._left_out:
             name, dot, _ = name.rpartition(".")
             if not dot:
@@ -343,14 +344,14 @@ class Learning:
         return True
 
     def _leave_out(self, names: list[str], why: str) -> None:
-        """The stage is of no use any more, because of `names`; the next one does without them."""
+        """Discards the stage because of `names`; the next one leaves them out."""
         assert self._stage is not None
         self._left_s -= time.monotonic() - self._running_since
         self._take_over_after = len(self._stage.good)
         self._stage.discard()
         self._stage = None
         if not names:
-            self._left_s = 0.0  # time is over, or forks die whatever they import
+            self._left_s = 0.0  # time is up, or stages die whatever they import
         for outer, inner in zip(names, [*names[1:], None], strict=True):
             self._left_out.setdefault(outer, why if inner is None else f"{_IMPORTS} {inner}")
 
@@ -367,7 +368,7 @@ class Learning:
         self._leave_out([], "")
 
     def _conclude(self) -> None:
-        # That a module imports one of them need not be said of each.
+        # Modules that merely import one of these need no line of their own.
         causes = {name: why for name, why in self._left_out.items() if not why.startswith(_IMPORTS)}
         for name, why in list(causes.items())[:_SAID_AT_MOST]:
             self._note("preload_left_out", f"{name}: {why}")
@@ -383,7 +384,7 @@ class Learning:
     # ---- in the stage ----
 
     def _import(self, connection: socket.socket, zygote: int) -> None:
-        """Returns once this process is the zygote; else it ends here."""
+        """Returns once this process is the zygote; otherwise the process ends here."""
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         _die_with_parent(True)
@@ -421,7 +422,7 @@ class Learning:
         except LeftOut as error:
             say("left out", error.names, error.why)
             while True:
-                signal.pause()  # until it is discarded, with what its imports started
+                signal.pause()  # until it is discarded, with the processes that its imports started
         sys.meta_path.remove(watch)
         with contextlib.suppress(ValueError):
             sys.path.remove(self._path)

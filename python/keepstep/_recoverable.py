@@ -43,15 +43,15 @@ def recoverable(
 ) -> Any:
     """Makes a training function survive faults: ``train(run, ...)`` becomes ``train(...)``.
 
-    After a fault anywhere in the job the function is entered again in every healthy process, with the state that
-    ``run.setup`` built as the last committed step left it. The process, its memory and its device context stay. Works
-    under ``keepstep run`` only.
+    After a fault anywhere in the job, every healthy process enters the function again, with the state that
+    ``run.setup`` built as the last committed step left it. The process keeps its memory and its device context. Works
+    only under ``keepstep run``.
 
-    See `RecoverOptions` for the arguments. Returns what the function returns in its last entry. ``sys.exit(0)`` in the
-    function ends it like a return: the process ends with it once all ranks are through.
+    See `RecoverOptions` for the arguments. The decorated function returns what the last entry returned.
+    ``sys.exit(0)`` in the function ends it like a return: the process ends once all ranks have finished.
 
     Raises:
-        KeepstepError: an argument that cannot be used.
+        KeepstepError: an argument is invalid.
     """
     if interrupt_timeout_s is not None and not 0 < interrupt_timeout_s < math.inf:
         raise KeepstepError(

@@ -10,7 +10,7 @@ from keepstep._errors import KeepstepError
 
 @dataclass(frozen=True)
 class Copies:
-    """Every rank's shard lies on `nodes` nodes, its own included; on all nodes if there are fewer."""
+    """Keeps every rank's shard on `nodes` nodes, including the rank's own; on all nodes if there are fewer."""
 
     nodes: int = 2
 
@@ -21,11 +21,11 @@ class Copies:
 
 @dataclass(frozen=True)
 class Parity:
-    """Groups of up to `data` ranks on different nodes have `parity` Reed-Solomon blocks on as many other nodes.
+    """Protects groups of up to `data` ranks on different nodes with `parity` Reed-Solomon blocks on other nodes.
 
-    Any `parity` nodes of a group may be lost, for ``parity / data`` of the memory that one copy takes:
+    Any `parity` nodes of a group may be lost, and the blocks take only ``parity / data`` of the memory of one copy:
     ``Parity(data=6, parity=2)`` survives the loss of any two of eight nodes. With fewer nodes the groups are smaller;
-    with ``parity + 1`` nodes or fewer there are copies instead.
+    with ``parity + 1`` nodes or fewer, copies are used instead.
     """
 
     data: int

@@ -1,7 +1,7 @@
 """This process's place in the job: its engine, and the rank it gets at the first call that needs one.
 
-A worker starts without a rank. It parks at the first thing that needs one: ``os.environ["RANK"]`` (or another variable
-that follows from the rank), ``dist.init_process_group``, ``run.rank``, ``run.ddp``, ``run.steps``. Spares park
+A worker starts without a rank. It parks at the first operation that needs one: ``os.environ["RANK"]`` (or another
+variable that depends on the rank), ``dist.init_process_group``, ``run.rank``, ``run.ddp``, ``run.steps``. Spares park
 there too, with the script imported and the model built.
 """
 
@@ -18,15 +18,15 @@ from keepstep._errors import KeepstepError
 from keepstep._faults import ChooseFlip
 from keepstep._inject import Injector
 
-MAX_LEARNED_BYTES = 96 * 1024  # of the names of modules in one message
+MAX_LEARNED_BYTES = 96 * 1024  # of module names in one message
 
 
 class PassedOver(BaseException):
-    """Leaves a recoverable function that is over in this job, where it needs a rank."""
+    """Raised where a recoverable function that has ended in this job needs a rank, to leave it."""
 
 
 class Session:
-    """One per worker process; made by `keepstep.worker`."""
+    """One per worker process, created by `keepstep.worker`."""
 
     def __init__(self, engine: _engine.Engine) -> None:
         self.engine = engine
@@ -35,20 +35,20 @@ class Session:
         self._given: Assignment | None = None
         self.recoverable = False  # a recoverable function was entered
         self.in_function = False
-        self.functions = 0  # recoverable functions that are over for this process
-        self.passing = False  # over one that is over in this job: it is entered for what it sets up, without a rank
-        # At version 0 this process has the state of the previous function; or, of one that it passed over, only the
-        # shape (docs/design/functions.md).
+        self.functions = 0  # number of recoverable functions that have ended for this process
+        self.passing = False  # over a function that has ended in this job: entered without a rank, for what it sets up
+        # At version 0 this process has the state of the previous function; only its shape if it passed over that
+        # function (docs/design/functions.md).
         self.carries_state = False
         self.unfilled_from = ""  # that function's name
         self.building = False
         self.building_with_rank = False  # in run.setup(with_rank=True): without peers
-        self.capsule_ids: Callable[[], set[int]] = set  # of buffers that are not protected state
+        self.capsule_ids: Callable[[], set[int]] = set  # ids of buffers that are not protected state
         self.injector = Injector(self, self.welcome.inject)
-        self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit, once there is a run
+        self.choose_flip: ChooseFlip | None = None  # for faults that flip a bit; set once there is a run
         self.rehearsal: Any = None  # a keepstep.torch.recovery.rehearsal.Rehearsal, in a spare's first entry
         self.before_parking: Callable[[], None] | None = None  # ends the process if it is not fit for a rank
-        self.before_waiting: list[Callable[[], None]] = []  # each time that this process waits for a rank
+        self.before_waiting: list[Callable[[], None]] = []  # called each time this process waits for a rank
         self.users_health_check: Callable[[], None] | None = None
         self.rehearsed: tuple[bool, float, str] | None = None  # done, seconds, because
         self.witness: Any = None  # a keepstep.torch.integrity.witness.Witness, under `keepstep certify`
@@ -58,17 +58,17 @@ class Session:
     # ---- messages ----
 
     def note(self, event: str, step: int, because: str, where: str = "") -> None:
-        """One line in the journal; `event` is one of those that the agent takes. `where`: a checkpoint destination."""
+        """Writes a line to the journal. `event`: one that the agent accepts; `where`: a checkpoint destination."""
         self.engine.tell_note(event, step, because[:4000], where)
 
     def store(
         self, op: str, key: str, value: bytes = b"", timeout_ms: int = -1, ends_with_generation: bool = True
     ) -> tuple[bool, bool, bool, bytes]:
-        """One request to the agent's Store: (answered, interrupted, ok, value)."""
+        """Sends one request to the agent's Store. Returns (answered, interrupted, ok, value)."""
         return self.engine.store(op, key, value, timeout_ms, ends_with_generation)
 
     def key(self, name: str) -> str:
-        """A key in the Store that belongs to this recoverable function, and lives as long as the job."""
+        """A key in the Store that belongs to this recoverable function and lasts as long as the job."""
         return f"job/{self.functions}/{name}"
 
     def claim_once(self, key: str) -> bool:
@@ -76,7 +76,7 @@ class Session:
         return self.count(key) == 1
 
     def count(self, key: str) -> int:
-        """How many workers of the whole job asked for `key` so far, this one included; 0 if the job ended."""
+        """How many workers of the whole job have asked for `key`, including this one; 0 if the job ended."""
         answered, _, ok, value = self.store("add", key, b"1", -1, ends_with_generation=False)
         return int(value) if answered and ok else 0
 
@@ -84,7 +84,7 @@ class Session:
 
     @property
     def assignment(self) -> Assignment | None:
-        """The newest; None before there is one."""
+        """The newest assignment; None before there is one."""
         return self.rehearsal.assignment if self.rehearsing else self._given
 
     @property
@@ -102,7 +102,7 @@ class Session:
         return None if self.assignment is None else self.assignment.rank
 
     def need_rank(self, what: str) -> Assignment:
-        """The current assignment; parks until there is one. `what` asked for it."""
+        """The current assignment; parks until there is one. `what`: what needs it, for messages."""
         if self.building:
             raise KeepstepError(
                 f"run.setup(build): {what} needs a rank, but build runs before this process has one (a spare builds "
@@ -135,7 +135,7 @@ class Session:
         return self._given
 
     def start_again(self) -> None:
-        """Another recoverable function is entered, after all ranks returned from the one before."""
+        """This process enters another recoverable function, after all ranks returned from the previous one."""
         self.functions += 1
         self._given = None
         self.rehearsed = None
@@ -151,13 +151,13 @@ class Session:
             self.engine.form()
 
     def _learned_modules(self) -> list[str]:
-        """What the script imported beyond what the zygote had, in its order: worth importing there before a fork."""
+        """What the script imported in addition to the zygote, in order: worth importing there before a fork."""
         learned = []
         room = MAX_LEARNED_BYTES
         for name in [name for name in sys.modules if name not in self._modules_at_start]:
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if getattr(spec, "_initializing", False):
-                continue  # its import asked for the rank and goes on only now: there is none in the zygote
+                continue  # its import is waiting for a rank, and the zygote has none
             if name != "__main__" and spec is not None and spec.origin and spec.origin != "built-in":
                 room -= len(name) + 4
                 if room < 0:
@@ -175,7 +175,7 @@ def set_session(session: Session | None) -> None:
 
 
 def session_or_none() -> Session | None:
-    """This process's session; None outside of ``keepstep run``."""
+    """This process's session; None outside ``keepstep run``."""
     return _session
 
 
@@ -190,7 +190,7 @@ def session(what: str) -> Session:
 
 
 class RankEnviron(os._Environ):  # type: ignore[type-arg]
-    """``os.environ`` of a worker: asking for a variable that follows from the rank parks until there is one."""
+    """``os.environ`` of a worker: reading a variable that depends on the rank parks until there is a rank."""
 
     def __getitem__(self, key: str) -> str:
         current = _session
@@ -202,7 +202,7 @@ class RankEnviron(os._Environ):  # type: ignore[type-arg]
 
 
 def watch_environment(names: Iterable[str]) -> None:
-    """From here on reading one of `names` from ``os.environ`` waits for a rank."""
+    """From now on, reading one of `names` from ``os.environ`` waits for a rank."""
     RankEnviron.needs_rank = frozenset(names)
     for name in RankEnviron.needs_rank:
         os.environ.pop(name, None)

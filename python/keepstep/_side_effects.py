@@ -1,7 +1,7 @@
-"""What a script does to the world beside training: files it writes, programs it starts, connections it makes.
+"""A script's side effects besides training: files it writes, programs it starts, connections it makes.
 
-Only under ``keepstep certify``, which tells from it what a recovery does twice. Seen through Python's audit hooks: what
-a library does in C or C++ is not seen (but ``torch.save`` is, see `keepstep.torch.integrity.witness`).
+Used only by ``keepstep certify``, to find what a recovery does twice. It relies on Python's audit hooks, so it does not
+see what a library does in C or C++ (``torch.save`` is seen: `keepstep.torch.integrity.witness`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-# Written by Python, torch and the system on their own account.
+# Written by Python, torch and the system, not by the script.
 _NOT_THE_SCRIPTS = ("/proc/", "/dev/", "/sys/", sys.prefix + "/", sys.base_prefix + "/")
 _NOT_THE_SCRIPTS_PARTS = ("__pycache__", "/.cache/", "torchinductor_", "/.triton/")
 
@@ -31,7 +31,7 @@ def _path(value: Any) -> str | None:
 
 
 def _seen(event: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
-    """What was done, and to what; None: nothing that anybody else could notice."""
+    """What was done, and to what; None if nobody else could notice it."""
     path: str | None
     if event == "open":
         flags = args[2] if isinstance(args[2], int) else 0
@@ -62,8 +62,8 @@ _EVENTS = frozenset({"open", "os.remove", "os.rmdir", "os.rename", "subprocess.P
 
 
 def watch(tell: Callable[[str, str], None]) -> None:
-    """From here on `tell(what, to_what)` is called, before it happens; by whatever thread. Once per process: an audit
-    hook cannot be taken away."""
+    """From now on calls `tell(what, to_what)` before each side effect, on any thread. Works once per process: an audit
+    hook cannot be removed."""
     global _tell
     if _tell is None:
         _tell = tell

@@ -1,4 +1,4 @@
-"""What a build function returns: the objects of a training, by name. Free of torch."""
+"""What a build function returns: the objects of a training run, by name. Free of torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from keepstep._errors import KeepstepError
 
 
 class State:
-    """The objects that a training changes: ``keepstep.State(model=model, optimizer=optimizer)``.
+    """The objects that training changes: ``keepstep.State(model=model, optimizer=optimizer)``.
 
     `run.setup` protects every field under its name: a replacement receives it from its peers, and checkpoints contain
     it. A field is a module, an optimizer, a schedule, a scaler, a tensor, a dict of tensors, or any object with
-    ``state_dict()`` and ``load_state_dict()``. Fields are attributes and cannot be set: ``state.model``.
+    ``state_dict()`` and ``load_state_dict()``. Fields are read-only attributes: ``state.model``.
 
     Raises:
-        KeepstepError: a field has a name that cannot be used.
+        KeepstepError: a field's name cannot be used.
     """
 
     def __init__(self, /, **fields: Any) -> None:
@@ -25,7 +25,7 @@ class State:
     def with_unprotected(self, /, **objects: Any) -> State:
         """The same state with more attributes that every process builds for itself: data sets, tokenizers, meshes.
 
-        They are built once per process and are neither sent to a replacement nor saved.
+        They are built once per process, and neither sent to a replacement nor saved.
         """
         self._take(objects)
         return self
@@ -33,7 +33,7 @@ class State:
     def _take(self, objects: dict[str, Any]) -> None:
         for name, item in objects.items():
             if name in self.__dict__:
-                raise KeepstepError(f"keepstep.State: there are two objects of the name '{name}'")
+                raise KeepstepError(f"keepstep.State: two objects are named '{name}'")
             if name.startswith("_") or hasattr(State, name) or not name.isidentifier():
                 raise KeepstepError(f"keepstep.State: '{name}' cannot be the name of a field")
             self.__dict__[name] = item

@@ -1,6 +1,6 @@
-"""For Lightning: a data module whose training batches come out of the node's ring (`keepstep.data.cached`).
+"""For Lightning: a data module whose training batches come from the node's ring (`keepstep.data.cached`).
 
-Lightning is not needed for anything else here, and imported by whoever made the data module.
+This module does not import Lightning; the author of the data module has done that.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def cached(
 ) -> Module:
     """Puts `module.train_dataloader` behind `keepstep.data.cached`, in place; returns `module`.
 
-    Its train_dataloader must return one loader of the global order, with a length: no DistributedSampler, and
+    `train_dataloader` must return one loader of the global order, with a length: no DistributedSampler, and
     ``Trainer(use_distributed_sampler=False)``. Each rank gets every world-size-th batch. An epoch has
-    ``len(loader) // world_size`` of them on each rank; what is left over begins the next one, so nothing is dropped.
-    Checkpoints carry the position. Other loaders of the module stay as they are.
+    ``len(loader) // world_size`` batches on each rank; leftover batches start the next epoch, so nothing is dropped.
+    Checkpoints contain the position. The module's other loaders are unchanged.
 
-    Args: those of `keepstep.data.cached`.
+    The arguments are those of `keepstep.data.cached`.
     """
     make: Any = module.train_dataloader  # type: ignore[attr-defined]
 
@@ -38,7 +38,7 @@ def cached(
 
 
 class Rounds:
-    """A cached loader with epochs of one length, which is what a Trainer counts on.
+    """A cached loader with epochs of equal length, which a Trainer relies on.
 
     Attributes:
         loader: the cached loader.

@@ -1,6 +1,6 @@
-"""What follows from the number of ranks: settings per world size, and learning rates where the batch changes.
+"""What depends on the number of ranks: settings per world size, and learning rates when the batch changes.
 
-Free of torch. `keepstep.scale_config` makes a `ScaleConfig`, of which `keepstep.torch` knows only `PerWorld`.
+Free of torch. `keepstep.scale_config` makes a `ScaleConfig`; `keepstep.torch` knows only its `PerWorld`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _MISSING = object()
 
 
 def scaled_lr(base_lr: float, base_batch: int, batch: int, rule: Rule) -> float:
-    """The learning rate for `batch` samples a step, if `base_lr` is right for `base_batch`.
+    """The learning rate for `batch` samples per step, if `base_lr` is right for `base_batch`.
 
     Args:
-        base_lr: what was found to be good, at `base_batch`.
+        base_lr: the learning rate tuned for `base_batch`.
         base_batch: samples per step over all ranks.
-        batch: the same, of the step it is for.
-        rule: "constant"; "linear", k times for k times the batch: for SGD (Goyal et al. 2017, arXiv:1706.02677, which
-            also needs a warmup); or "sqrt", the square root of k times: it keeps the variance of SGD's updates
-            (Krizhevsky 2014, arXiv:1404.5997), and is the learning rate's part of the rule for Adam and RMSprop
-            (Malladi et al. 2022, arXiv:2205.10782, which also changes the betas and epsilon).
+        batch: samples per step to scale to.
+        rule: "constant"; "linear", k times the rate for k times the batch: for SGD (Goyal et al. 2017,
+            arXiv:1706.02677, which also needs a warmup); or "sqrt", sqrt(k) times the rate: it keeps the variance of
+            SGD's updates (Krizhevsky 2014, arXiv:1404.5997), and is the learning rate's part of the rule for Adam and
+            RMSprop (Malladi et al. 2022, arXiv:2205.10782, which also changes the betas and epsilon).
     """
     return base_lr * lr_factor(base_batch, batch, rule)
 
@@ -60,7 +60,7 @@ def lr_factor(base_batch: int, batch: int, rule: Rule) -> float:
 
 @dataclass(frozen=True)
 class Sizes:
-    """World sizes from `least` to `most`, both included; `named` as the user wrote them, or None: by default."""
+    """World sizes from `least` to `most`, inclusive. `named`: as the user wrote them; None: from the defaults."""
 
     least: int
     most: int
@@ -75,11 +75,11 @@ class Sizes:
 
 
 class PerWorld(Generic[T]):
-    """One setting, by world size. Call it with a number of ranks."""
+    """One setting by world size. Call it with a number of ranks."""
 
     def __init__(self, name: str, pieces: list[tuple[Sizes, T]]) -> None:
         self.name = name
-        self.pieces = pieces  # by size, disjoint
+        self.pieces = pieces  # sorted by size, disjoint
         self._least = [sizes.least for sizes, _ in pieces]
 
     def __call__(self, world_size: int) -> T:
@@ -92,18 +92,18 @@ class PerWorld(Generic[T]):
 
 
 class ScaleConfig:
-    """A user's configuration at every world size. Made by `scale_config`."""
+    """A user's configuration at every world size, made by `scale_config`."""
 
     def __init__(self, pieces: list[tuple[Sizes, dict[str, Any]]]) -> None:
         self._pieces = pieces
         self._least = [sizes.least for sizes, _ in pieces]
 
     def at(self, world_size: int) -> dict[str, Any]:
-        """The configuration for so many ranks: the defaults, with what is given for this size. A copy."""
+        """A copy of the configuration for `world_size` ranks: the defaults with the overrides for this size."""
         return copy.deepcopy(_piece(self._pieces, self._least, world_size)[1])
 
     def value(self, path: str) -> PerWorld[Any]:
-        """One setting at all sizes, for `run.steps`. `path`: its key; ``"optimizer.lr"`` is in a dict in a dict."""
+        """One setting at all sizes, for `run.steps`. `path`: its key; ``"optimizer.lr"`` is a key of a nested dict."""
         pieces = []
         for sizes, config in self._pieces:
             value: Any = config
@@ -121,21 +121,21 @@ def scale_config(
     *,
     global_batch: int | None = None,
 ) -> ScaleConfig:
-    """A configuration with overrides for some world sizes; all mistakes in it are told at once, before training.
+    """A configuration with overrides for some world sizes. All mistakes in it are reported at once, before training.
 
     Args:
-        overrides: by world size (``1``, ``"2"``, ``"4-8"``, ``"16-"``: and more), what is other there: micro-batch
-            size, learning rate, accumulation, anything in `defaults`. Dicts within are merged key by key. Ranges may
-            overlap as long as they do not say two things. ``"default"``: the same as `defaults`. Or the path of a JSON
-            or (Python 3.11 or newer) TOML file that holds all this.
-        defaults: what holds at all sizes without an entry. Without, entries must leave no size between them out, and
-            all have the same keys.
-        global_batch: samples per step, to check ``micro_batch`` (and ``accumulation``) against, where the configuration
-            has no ``global_batch`` itself.
+        overrides: by world size (``1``, ``"2"``, ``"4-8"``, or ``"16-"`` for 16 and more), the settings that differ
+            there: micro-batch size, learning rate, accumulation, anything in `defaults`. Nested dicts are merged key by
+            key. Ranges may overlap if they do not contradict each other. ``"default"``: the same as `defaults`. Or the
+            path of a JSON or (Python 3.11 or newer) TOML file with the same contents.
+        defaults: the settings at all sizes without an override. Without defaults, the entries must leave no gap between
+            sizes and must all have the same keys.
+        global_batch: samples per step, to check ``micro_batch`` (and ``accumulation``) against if the configuration
+            itself has no ``global_batch``.
 
     Raises:
         KeepstepError: names every mistake: keys that the defaults do not have, entries that contradict each other,
-            values of another type, a micro-batch that does not divide the global batch, or more ranks than it feeds.
+            values of the wrong type, a micro-batch that does not divide the global batch, or more ranks than it feeds.
     """
     source = "scale_config"
     if isinstance(overrides, (str, os.PathLike)):
@@ -156,7 +156,7 @@ def scale_config(
 
 
 def micro_batch_mistakes(global_batch: PerWorld[int], micro_batch: PerWorld[int]) -> list[str]:
-    """What is wrong with these two together, at sizes that a user named."""
+    """The conflicts between these two, at the sizes that the user named."""
     mistakes: list[str] = []
     for sizes, batch, micro in _both(global_batch, micro_batch):
         _check_batch(sizes, {"global_batch": batch, "micro_batch": micro}, None, mistakes, unnamed="")
@@ -164,11 +164,11 @@ def micro_batch_mistakes(global_batch: PerWorld[int], micro_batch: PerWorld[int]
 
 
 def max_ranks(global_batch: PerWorld[int], micro_batch: PerWorld[int]) -> int:
-    """So many ranks, and all smaller numbers of them, have a micro-batch each. At least 1."""
+    """The largest number of ranks for which it and all smaller numbers have a micro-batch per rank. At least 1."""
     most = 0
     for sizes, batch, micro in _both(global_batch, micro_batch):
         if sizes.least > max(most, 1) + (most > 0):
-            break  # nothing is said of the sizes between
+            break  # the sizes between are not configured
         fed = batch // micro
         if fed < sizes.least:
             break
@@ -184,7 +184,7 @@ def everywhere(name: str, value: T) -> PerWorld[T]:
 
 
 def _both(first: PerWorld[int], second: PerWorld[int]) -> list[tuple[Sizes, int, int]]:
-    """The pieces within which both are one value, where both are said."""
+    """The pieces within which each has one value, where both are given."""
     found = []
     for mine, a in first.pieces:
         for theirs, b in second.pieces:
@@ -240,7 +240,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"'{key}' stands there twice")
+            raise ValueError(f"'{key}' is a duplicate key")
         found[key] = value
     return found
 
@@ -267,7 +267,7 @@ def _sorted_out(
         else:
             entries.append((sizes, dict(entry)))
     if base is None and not entries and not mistakes:
-        mistakes.append("it says nothing: give world sizes, or a default")
+        mistakes.append("it is empty: give world sizes or a default")
     return base, sorted(entries, key=lambda entry: (entry[0].least, entry[0].most))
 
 
@@ -351,7 +351,7 @@ def _merged(base: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
 def _pieces(
     entries: list[tuple[Sizes, dict[str, Any]]], base: dict[str, Any] | None, mistakes: list[str]
 ) -> list[tuple[Sizes, dict[str, Any]]]:
-    """Sizes within which one configuration holds, in their order."""
+    """Ranges of sizes that share one configuration, in order."""
     starts = {1} | {sizes.least for sizes, _ in entries} | {sizes.most + 1 for sizes, _ in entries}
     bounds = [*sorted(start for start in starts if start <= MAX_RANKS), MAX_RANKS + 1]
     pieces: list[tuple[Sizes, dict[str, Any]]] = []
@@ -397,7 +397,7 @@ def _check_batch(
     where = f"for {sizes.named}: " if sizes.named else unnamed
     numbers = [("global_batch", batch), ("micro_batch", micro), ("accumulation", config.get("accumulation"))]
     wrong = [
-        f"{where}{name}={value!r} is no whole number from 1 on"
+        f"{where}{name}={value!r} must be an integer of at least 1"
         for name, value in numbers
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1)
     ]

@@ -1,7 +1,7 @@
 """The life of one worker process: attach to the agent, run the user's script, end.
 
-Entered from the zygote after a fork, or by ``python -m keepstep.worker SOCKET_FD MEMORY_FD`` where the agent starts
-workers by exec; then the description of the job is in ``KEEPSTEP_WORKER_SPEC``.
+Entered from the zygote after a fork, or by ``python -m keepstep.worker SOCKET_FD MEMORY_FD`` if the agent starts
+workers by exec; in that case ``KEEPSTEP_WORKER_SPEC`` describes the job.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MAX_TEXT_BYTES = 60_000  # of a traceback in a message
 
 
 def shortened(text: str) -> str:
-    """The end of `text`, as long as a message can carry."""
+    """The end of `text`, as much of it as a message can carry."""
     return text.encode(errors="replace")[-MAX_TEXT_BYTES:].decode(errors="ignore")
 
 
 def user_traceback(error: BaseException, ours: str) -> str:
-    """The traceback without its first frames, those of the file `ours`."""
+    """The traceback without its leading frames in the file `ours`."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == ours:
         frames = frames.tb_next
@@ -43,7 +43,7 @@ def user_traceback(error: BaseException, ours: str) -> str:
 
 
 def fingerprint() -> dict[str, str]:
-    """What decides about the bits this process computes: all workers of a job must agree on it."""
+    """What determines the bits that this process computes: all workers of a job must agree on it."""
     import torch
 
     flags = ""
@@ -88,10 +88,10 @@ def _exit_code(exit_: SystemExit) -> int:
 
 
 def use_temp_folder(name: str) -> None:
-    """What multiprocessing leaves when this process is killed lies in a folder that the agent removes then."""
+    """Puts multiprocessing's temporary files into a folder that the agent removes if this process is killed."""
     folder = os.environ.get("KEEPSTEP_TEMP", "")
     path = os.path.join(folder, name)
-    # A socket's name has room for 107 bytes, and multiprocessing's take some.
+    # A socket's path has room for 107 bytes, and multiprocessing's names take some of it.
     if folder and len(os.fsencode(path)) <= MAX_TEMP_BYTES:
         with contextlib.suppress(OSError):
             os.makedirs(path, mode=0o700, exist_ok=True)
@@ -102,12 +102,12 @@ def use_temp_folder(name: str) -> None:
 def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     """Runs the script in this process and returns its exit code."""
     for name in THREAD_VARIABLES:
-        os.environ.pop(name, None)  # the zygote's are not the user's; those come with the environment
+        os.environ.pop(name, None)  # the zygote's values are not the user's, which come with the environment
     os.environ.update(spec["environment"])
     use_temp_folder(str(spec["worker"]))
     import torch
 
-    # Said explicitly, so that a forked worker and one started by exec compute the same bits.
+    # Set explicitly, so a forked worker and one started by exec compute the same bits.
     threads = spec["environment"].get("OMP_NUM_THREADS", "")
     torch.set_num_threads(int(threads) if threads.isdigit() else len(os.sched_getaffinity(0)))
     session = Session(_engine.Engine.attach(socket_fd, memory_fd, fingerprint()))
@@ -117,7 +117,7 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     code = 0
     try:
         from keepstep.torch.recovery import (
-            health,  # the package registers the backend; it refuses a torch that is too old
+            health,  # the package registers the backend, and refuses a torch that is too old
         )
 
         session.before_parking = functools.partial(health.check, session)
@@ -128,7 +128,7 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
 
         _run_script(spec)
         if not session.recoverable:
-            # A script that never asked for a rank still is one of the ranks; spares wait here until the end.
+            # A script that never asked for a rank is still one of the ranks; spares wait here until the end.
             session.need_rank("the end of the script")
     except SystemExit as exit_:
         code = _exit_code(exit_)
@@ -143,15 +143,15 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
 
 
 def end(code: int) -> None:
-    """Ends the process as Python would, without going back into whatever the zygote was doing."""
+    """Ends the process as Python would, without returning into whatever the zygote was doing."""
     try:
-        # As the interpreter does: it tells idle pools of threads (Inductor's, concurrent.futures) to end, then joins.
+        # Like the interpreter: tells idle thread pools (Inductor's, concurrent.futures) to end, then joins them.
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        # The engine says goodbye so that this end is not taken for a death.
+        # The engine says goodbye, so this end is not taken for a death.
         import keepstep._session as session_module
 
         current = session_module.session_or_none()
@@ -161,7 +161,7 @@ def end(code: int) -> None:
 
 
 def reset_signals() -> None:
-    """Default dispositions: what the zygote, or the agent, set is not the script's business."""
+    """Restores default dispositions: what the zygote or the agent set must not affect the script."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -175,7 +175,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # One copy of this module, also when started with -m: the session must be found by everybody.
+    # Keep one copy of this module, even when started with -m: everyone must find the same session.
     from keepstep.worker import main as real_main
 
     real_main()

@@ -1,8 +1,8 @@
 """The zygote: a process with torch and the user's modules imported that forks a worker in milliseconds.
 
-``python -m keepstep.zygote SOCKET_FD``, started by the agent with one BLAS/OpenMP thread. A fork copies
-only the forking thread, so the zygote must have exactly one, no OpenMP team and no CUDA context. What workers import
-beyond torch is learned in a fork, which becomes the zygote if it stayed safe (_preload.py).
+The agent starts ``python -m keepstep.zygote SOCKET_FD`` with one BLAS/OpenMP thread. A fork copies only the forking
+thread, so the zygote must have exactly one thread, no OpenMP team and no CUDA context. What workers import beyond torch
+is learned in a fork, which becomes the zygote if it stayed safe to fork (_preload.py).
 
 Messages are JSON packets; see src/agent/workers/starter.cc. Ends when the agent is gone.
 """
@@ -33,7 +33,7 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def import_quietly(name: str) -> str:
-    """Imports `name`; returns what went wrong, or how the process became unsafe to fork; empty if all is well."""
+    """Imports `name`. Returns what went wrong, or why the process became unsafe to fork; empty if all is well."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -46,9 +46,9 @@ def import_quietly(name: str) -> str:
 class Zygote:
     def __init__(self, connection: socket.socket, users_check: str | None = None) -> None:
         self._connection = connection
-        self._users_check = users_check  # NVML_CHECK as workers shall find it
+        self._users_check = users_check  # the value of NVML_CHECK for workers
         self._learning: Learning | None = None
-        self._unfit = False  # the agent was told: it starts all by exec, also those that it asked for before it heard
+        self._unfit = False  # the agent was told, and starts all workers by exec, even those it had already requested
         self.temp = ""  # the agent's folder for workers' temporary files
 
     def note(self, event: str, why: str) -> None:
@@ -59,7 +59,7 @@ class Zygote:
         socket.send_fds(self._connection, [json.dumps(message).encode()], fds or [])
 
     def warm_up(self) -> None:
-        """Imports what every worker needs. On a failure workers start by exec, which shows the error itself."""
+        """Imports what every worker needs. On failure, workers start by exec, which shows the actual error."""
         with imports_kept():
             for name in PRELOAD:
                 why = import_quietly(name)
@@ -74,8 +74,8 @@ class Zygote:
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
         """Forks twice: the worker becomes a child of the agent, which is the subreaper.
 
-        It waits until the agent was told of it. Where the process between dies before, it ends without having touched
-        its socket: the agent starts another process with that.
+        The worker waits until the agent has been told of it. If the intermediate process dies first, the worker ends
+        without having touched its socket, and the agent starts another process with that.
         """
         middle = os.fork()
         if middle == 0:
@@ -85,7 +85,7 @@ class Zygote:
                 os.close(tell)
                 self._connection.close()
                 if not os.read(told, 1):
-                    os.kill(os.getpid(), signal.SIGKILL)  # an exit code would be taken for the script's
+                    os.kill(os.getpid(), signal.SIGKILL)  # an exit code would be mistaken for the script's
                 os.close(told)
                 self._become_worker(request, fds)
             self._send({"op": "spawned", "worker": request["worker"], "pid": worker}, [os.pidfd_open(worker)])
@@ -128,14 +128,14 @@ class Zygote:
             learning = self._learning
             stage, timeout_s = ([], None) if learning is None else learning.waits_for()
             readable, _, _ = select.select([self._connection, *stage], [], [], timeout_s)
-            if self._connection in readable:  # always first: somewhere a rank waits for this worker
+            if self._connection in readable:  # always first: a rank is waiting for this worker
                 if not self._answer():
                     return
             elif learning is not None and not learning.go_on(bool(readable)):
                 self._learning = None
 
     def _answer(self) -> bool:
-        """One request; False if the agent is gone."""
+        """Handles one request; False if the agent is gone."""
         packet, fds, _, _ = socket.recv_fds(self._connection, MAX_PACKET, 4)
         if not packet:
             return False
@@ -161,14 +161,14 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if "SLURM_JOB_ID" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Imported modules like to ask whether there is a GPU. Asked this way torch looks it up without starting CUDA.
+    # Imported modules often ask whether there is a GPU. With this setting torch answers without starting CUDA.
     zygote = Zygote(socket.socket(fileno=int(sys.argv[1])), users_check=os.environ.get(NVML_CHECK))
     os.environ[NVML_CHECK] = "1"
     zygote.warm_up()
     zygote.serve()
     if zygote.temp:
-        shutil.rmtree(zygote.temp, ignore_errors=True)  # the agent is gone, and may have had no time for it
-    # To take all modules apart takes half a second, and what users' modules do at exit is for workers to do.
+        shutil.rmtree(zygote.temp, ignore_errors=True)  # the agent is gone, and may not have had time to
+    # Tearing down all modules takes half a second, and the exit handlers of users' modules are for workers to run.
     os._exit(0)
 
 

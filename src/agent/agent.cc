@@ -25,10 +25,10 @@ using brain::WorkerId;
 
 namespace {
 
-constexpr int kTryAgainMs = 1000;                 // where the place is taken, or there was no answer
-constexpr std::chrono::seconds kWriterGrace{12};  // it lets go of its destinations: one that is not reached takes 10 s
+constexpr int kTryAgainMs = 1000;                 // if the place is taken, or nobody answered
+constexpr std::chrono::seconds kWriterGrace{12};  // to release its destinations; an unreachable one takes 10 s
 
-// What the ranks' shared memory is for; it is allocated when a worker starts and does not grow.
+// Journals what the ranks' shared memory is for. It is allocated when a worker starts and does not grow.
 void write_memory(const AgentCore& core, const rank::WorkerLayout& layout, const comm::CommConfig& config) {
   const auto bytes = [](size_t value) { return static_cast<int64_t>(value); };
   const uint64_t elsewhere = core.config.spec.rank_limit() - core.config.spec.nproc_per_node;
@@ -123,7 +123,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   core_.loop->every(std::chrono::milliseconds(100), [this] { periodic(); });
   core_.loop->run();
   core_.pump.finish();
-  health_.apply_log_rules();  // to what the ranks said last
+  health_.apply_log_rules();  // to the ranks' last lines
   commands_->close();
   rings_.reset();
   others_.reset();
@@ -135,7 +135,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   }
   background_writer_.reset();
   if (core_.gives_up) {
-    // Without a goodbye: to the coordinator a node that says one has done its part, and this one is lost.
+    // No goodbye: the coordinator takes a node that says goodbye for finished, and this one is lost.
     starter_->stop();
     temp_.remove_all();
     std::fprintf(stderr, "keepstep: %s\n", terminal_text(core_.end->message).c_str());
@@ -144,7 +144,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   }
   joining_.refused() ? core_.link->abandon() : core_.link->close();
   starter_->stop();
-  temp_.remove_all();  // before the memory of vaults is given back, which may take seconds
+  temp_.remove_all();  // before the vaults' memory is freed, which may take seconds
   return *core_.end;
 }
 
@@ -263,7 +263,7 @@ void Agent::periodic() {
     }
   }
   step(brain::Tick{});
-  // Children that a dead worker left behind are ours to reap, as its subreaper.
+  // As subreaper we reap the children that a dead worker left behind.
   std::erase_if(core_.groups, [](pid_t group) {
     siginfo_t info{};
     do {

@@ -1,8 +1,8 @@
-// The node daemon: starts and watches workers, and owns the memory that must outlive them. The shell of two brains:
-// what the coordinator's decided (brain/membership/membership.h) goes into this node's (brain/node/node.h), and so do
-// deaths and messages of workers; what comes out is carried out here.
+// The node daemon: it starts and watches workers, and owns the memory that must outlive them. It is the shell of two
+// brains. This node's brain (brain/node/node.h) receives what the coordinator's brain (brain/membership/membership.h)
+// decided, and the deaths and messages of workers. The agent carries out what it decides.
 //
-//   orders of the coordinator; worker's death (mutex, pidfd), messages  ->  brain::NodeBrain
+//   coordinator's orders; workers' deaths (mutex, pidfd), their messages  ->  brain::NodeBrain
 //   its effects  ->  processes, pages, messages to workers, events for the coordinator
 //
 // One thread, an EventLoop; run() is that thread.
@@ -46,9 +46,9 @@ namespace keepstep::agent {
 
 class RingService;
 
-// The communicator's sizes for this job; the same on agent and workers.
+// The communicator's sizes for this job; the same in the agent and its workers.
 comm::CommConfig comm_config(const JobSpec& spec);
-// Shared memory the agent allocates for all workers of this node.
+// Shared memory that the agent allocates for all workers of this node.
 uint64_t shared_memory_bytes(const JobSpec& spec);
 
 class Agent {
@@ -58,11 +58,11 @@ class Agent {
   ~Agent();
 
   // Connects, starts everything, and returns when the job is over and no worker is left. `signals` (blocked in every
-  // thread) end the job; the second one at once.
+  // thread) end the job; a second signal ends it at once.
   StatusOr<JobEnd> run(const sigset_t& signals);
 
  private:
-  // agent.cc: start, end
+  // agent.cc: start and end
   StatusOr<std::unique_ptr<CoordinatorLink>> attend();
   void on_signal();
   void open_services();
@@ -92,7 +92,7 @@ class Agent {
   void carry_out(const brain::Close& effect);
   void part(const brain::ReleaseNode& effect);
 
-  // agent_workers.cc: what workers say and how they end
+  // agent_workers.cc: messages of workers, and how they end
   void on_started(brain::WorkerId id, pid_t pid, Fd pidfd, const std::string& how);
   void on_packet(const std::shared_ptr<WorkerProcess>& process);
   void on_message(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
@@ -113,7 +113,7 @@ class Agent {
   int signals_ = 0;
   TempFolder temp_;
 
-  // ---- its parts ----
+  // ---- parts ----
   JobStore store_{core_};
   Vaults vaults_{core_};
   WorkerVariables variables_{core_, temp_};
@@ -129,19 +129,19 @@ class Agent {
   Commits commits_{core_, pace_};
   Programs programs_;
   Moment moment_;
-  // Once there is a loop.
+  // Set once there is a loop.
   std::unique_ptr<MemoryQuestions> memory_questions_;
   std::unique_ptr<Commands> commands_;
-  std::unique_ptr<RingService> rings_;                   // null: no rank can ask for rings
-  std::unique_ptr<BackgroundWriter> background_writer_;  // null: no rank can hand over what it saves
+  std::unique_ptr<RingService> rings_;                   // null if no rank can ask for rings
+  std::unique_ptr<BackgroundWriter> background_writer_;  // null if no rank can hand over its saves
   std::unique_ptr<OtherNodes> others_;
 
-  std::map<brain::Identity, std::unique_ptr<Generation>> generations_;  // the newest, and the one before
-  uint32_t started_ranks_ = 0;                                          // workers that the job started with here
+  std::map<brain::Identity, std::unique_ptr<Generation>> generations_;  // the newest and the previous one
+  uint32_t started_ranks_ = 0;                                          // workers here at the start of the job
   messages::Texts fingerprint_;
   bool preload_sent_ = false;
-  std::string rings_socket_;   // where ranks ask for rings; empty: nowhere
-  std::string writer_socket_;  // where they hand over what they save; empty: nowhere
+  std::string rings_socket_;   // where ranks ask for rings; empty if they cannot
+  std::string writer_socket_;  // where they hand over saves; empty if they cannot
   std::vector<brain::NodeId> with_ranks_;
 };
 

@@ -1,5 +1,5 @@
-// What the brains decided: orders of the coordinator go into this node's brain, and its effects become processes, pages
-// and messages.
+// Carries out what the brains decided: the coordinator's orders go into this node's brain, and its effects become
+// processes, pages and messages.
 
 #include <fcntl.h>
 
@@ -35,7 +35,8 @@ std::vector<Generation::Holder> pages_of(const AgentCore& core, const std::vecto
   return pages;
 }
 
-// Who had a rank and waits as a spare reads no batches, and must not keep the loader from making room for more.
+// A worker that lost its rank and waits as a spare reads no batches, and must not keep the loader from making room for
+// more.
 void let_leavers_out(const AgentCore& core, RingService* rings) {
   if (rings == nullptr || !core.config.spec.elastic) {
     return;
@@ -56,7 +57,7 @@ void Agent::carry_out(const brain::Effect& effect) {
     return;
   }
   if (std::holds_alternative<brain::Prepare>(effect)) {
-    commits_.collect_all();  // while the ranks are those that wrote it
+    commits_.collect_all();  // while the ranks still belong to the workers that wrote it
   }
   std::visit(
       [this](const auto& each) {
@@ -76,7 +77,7 @@ void Agent::step(const brain::NodeEvent& event) {
   }
 }
 
-// What had ranks here goes on elsewhere, or is not needed any more.
+// The work of our ranks goes on elsewhere, or is no longer needed.
 void Agent::part(const brain::ReleaseNode& effect) {
   core_.pump.say(absl::StrFormat("keepstep: node %d has left, and the job goes on without it: %s", core_.config.node,
                                  effect.because));
@@ -111,7 +112,7 @@ void Agent::carry_out(const brain::StartWorker& effect) {
   (*process)->child_stderr = std::move(pipes->second);
   core_.workers[id] = *process;
   if (core_.config.spec.no_python && !programs_.attach()) {
-    // A program may never ask for a rank, so it starts when it has one; or when another one showed that they do ask.
+    // A program may never ask for a rank. So it starts once it has one, or once another showed that programs do ask.
     core_.link->send(brain::WorkerParked{id, 0});
   } else {
     starter_->spawn(*process, variables_.of_job());
@@ -128,7 +129,7 @@ void Agent::carry_out(const brain::KillProcess& effect) {
                         {{"worker", int64_t{effect.worker}}, {"pid", int64_t{process->pid}}});
   }
   if (core_.config.spec.no_python && process->pid == 0) {
-    step(brain::WorkerDied{effect.worker, 0, SIGKILL, 0, "kill", ""});  // a program that was held back
+    step(brain::WorkerDied{effect.worker, 0, SIGKILL, 0, "kill", ""});  // a program that was not started yet
   } else {
     kill_process(*process);
   }
@@ -228,7 +229,7 @@ void Agent::carry_out(const brain::Assign& effect) {
   const brain::Prepare& prepare = *core_.brain.prepared();
   const auto generation = generations_.find(prepare.identity);
   if (generation == generations_.end()) {
-    return;  // its page could not be made, and the job is about to end
+    return;  // its page could not be created, and the job is about to end
   }
   const std::shared_ptr<WorkerProcess> process = core_.workers.at(effect.member.worker);
   const Environment rank_variables = variables_.of_rank(effect.member.rank);
@@ -285,7 +286,7 @@ void Agent::carry_out(const brain::ForgetUnused&) { vaults_.all().drop_unused();
 void Agent::carry_out(const brain::GoOn& effect) {
   const brain::Activate& activate = effect.activate;
   if (effect.first) {
-    // What was evaluated after that step may be evaluated again, and logged.
+    // Evaluations after that step may be repeated, and logged again.
     core_.metrics.flush(activate.version == 0 ? 0 : activate.version - 1);
     store_.drop_before(activate.identity.generation);
     moment_.is(activate.targets.empty() ? "" : "hydrating");
@@ -320,7 +321,7 @@ void Agent::carry_out(const brain::TellPause& effect) {
 // ---- the end ------------------------------------------------------------------------------------------------------
 
 void Agent::carry_out(const brain::TellRelease& effect) {
-  core_.metrics.flush(core_.metrics.last_step());  // all of it is said; another function would begin with step 1
+  core_.metrics.flush(core_.metrics.last_step());  // nothing more will follow; another function would begin with step 1
   for (const WorkerId id : effect.workers) {
     core_.tell(*core_.workers.at(id), effect.release.identity, messages::Release{});
   }
@@ -337,10 +338,10 @@ void Agent::carry_out(const brain::Close& effect) {
   const brain::EndJob& end = effect.end;
   core_.end = JobEnd{end.exit_code, end.message, end.traceback,
                      end.exit_code == kNoticeExitCode && (notice_.stopped() || notice_.came())};
-  if (!generations_.empty()) {  // the newest whose page could be made
+  if (!generations_.empty()) {  // the newest whose page could be created
     const std::vector<Generation::Holder> pages = pages_of(core_, effect.holders);
     Generation& newest = *generations_.rbegin()->second;
-    newest.seal(pages);  // what is cut short now must not be committed
+    newest.seal(pages);  // steps cut short now must not be committed
     commits_.keep_losses(pages);
     newest.announce_end();
   }

@@ -1,4 +1,4 @@
-// The agent's other half: what workers say, and how their deaths are noticed.
+// The agent's other half: messages of workers, and how their deaths are noticed.
 
 #include <sys/socket.h>
 
@@ -17,7 +17,7 @@ using brain::WorkerId;
 
 namespace {
 
-constexpr double kMaxSeconds = 1e9;  // of a limit: more is as good as none
+constexpr double kMaxSeconds = 1e9;  // for a limit; more is as good as no limit
 
 brain::Version committed(const WorkerProcess& process) {
   return process.page().progress.committed.load(std::memory_order_acquire);
@@ -27,7 +27,7 @@ brain::Version committed(const WorkerProcess& process) {
 
 void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how) {
   const auto it = core_.workers.find(id);
-  if (it == core_.workers.end()) {  // it was given up while it started
+  if (it == core_.workers.end()) {  // it was dropped while it started
     kill(pid, SIGKILL);
     core_.groups.insert(pid);
     return;
@@ -35,7 +35,7 @@ void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how)
   const std::shared_ptr<WorkerProcess> process = it->second;
   process->pid = pid;
   process->pidfd = std::move(pidfd);
-  // From here on only the worker holds its ends: the end of its streams means its end.
+  // Now only the worker holds its ends, so the end of its streams means that it ended.
   process->child_socket = PacketSocket();
   process->child_stdout.reset();
   process->child_stderr.reset();
@@ -51,7 +51,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
   StatusOr<Packet> packet = process->socket.receive();
   if (!packet.ok()) {
     if (absl::IsUnavailable(packet.status())) {
-      core_.loop->unwatch(process->socket.fd());  // the pidfd tells the rest
+      core_.loop->unwatch(process->socket.fd());  // the pidfd reports the rest
     } else {
       core_.refuse(*process, std::string(packet.status().message()));
     }
@@ -64,7 +64,7 @@ void Agent::on_packet(const std::shared_ptr<WorkerProcess>& process) {
     core_.refuse(*process, std::string(message.status().message()));
     return;
   }
-  commits_.collect(*process);  // what it did before it said so
+  commits_.collect(*process);  // what it did before this message
   on_message(process, envelope->identity, *message, std::move(packet->fds));
 }
 
@@ -90,7 +90,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                  },
                  [&](const messages::Hydrated& hydrated) { on_hydrated(*process, identity, hydrated); },
                  [&](const messages::Formed&) { step(brain::Formed{identity}); },
-                 [](const messages::Collect&) {},  // that is done
+                 [](const messages::Collect&) {},  // done above
                  [&](const messages::Faulted& fault) {
                    core_.link->send(brain::WorkerFaulted{id, identity, fault.step, fault.what, fault.traceback,
                                                          fault.fatal, fault.link, fault.digests, fault.after_commit});
@@ -98,7 +98,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                  [&](const messages::Paused&) { core_.link->send(brain::WorkerPaused{id, identity}); },
                  [&](const messages::Useful& useful) {
                    if (core_.config.spec.elastic) {
-                     core_.link->send(brain::MostUseful{useful.ranks, useful.sizes});
+                     core_.link->send(brain::UsefulWorlds{useful.ranks, useful.sizes});
                    }
                  },
                  [&](const messages::Finished& finished) { on_finished(*process, identity, finished); },
@@ -160,7 +160,7 @@ void Agent::on_hydrated(const WorkerProcess& process, brain::Identity identity, 
 }
 
 void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messages::Attach& attach) {
-  if (process->attached) {  // they share a socket: nothing that either is told can be relied on
+  if (process->attached) {  // two processes share a socket: no message to either is reliable
     core_.stop_job(1, absl::StrFormat("two programs of worker %d (pid %d) attached; does a script start several?",
                                       process->id, process->pid));
     return;
@@ -208,7 +208,7 @@ void Agent::on_attach(const std::shared_ptr<WorkerProcess>& process, const messa
   }
 }
 
-// A traceback, an injected fault, what made it unfit: they may still be in the socket of one that died.
+// A traceback, an injected fault, or what made the worker unfit: these messages may still be in a dead worker's socket.
 void Agent::read_last_words(const std::shared_ptr<WorkerProcess>& process) {
   while (process->socket.valid()) {
     char probe;
@@ -239,7 +239,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
   process->pidfd.reset();
   core_.loop->unwatch(process->socket.fd());
   store_.forget(process->id);
-  // What the worker had started (loaders, subprocesses) is in its process group, and ends with it.
+  // Processes that the worker started (loaders, subprocesses) are in its process group, and end with it.
   if (kill(-process->pid, SIGKILL) == 0) {
     core_.groups.insert(process->pid);
   }

@@ -1,4 +1,4 @@
-// What a node takes in shared memory, as the preflight counts it.
+// The shared memory that a node needs, as the preflight computes it.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ JobSpec of_nodes(uint32_t nodes) {
   return spec;
 }
 
-// The figures stand in docs/formats/pages.md.
+// The figures are in docs/formats/pages.md.
 TEST(NodeMemory, eight_ranks_of_a_world_of_1024_take_hardly_more_than_eight_of_a_world_of_16) {
   const uint64_t small = shared_memory_bytes(of_nodes(2));
   const uint64_t large = shared_memory_bytes(of_nodes(128));

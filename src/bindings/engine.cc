@@ -66,7 +66,7 @@ void bind_values(nb::module_& module) {
   nb::class_<brain::Moved>(module, "Moved", "What a process does because its place is another one than before.")
       .def_ro("regroup", &brain::Moved::regroup, "Process groups go.")
       .def_ro("rebuild", &brain::Moved::rebuild,
-              "Sharded state is divided otherwise: the function is entered, to build anew, before this rank joins.")
+              "Sharded state is divided in a new way: the function is entered, to build again, before this rank joins.")
       .def_ro("resized", &brain::Moved::resized, "The function hears that the world is another one than before.")
       .def_ro("resized_from", &brain::Moved::resized_from, "Ranks of that world; perhaps as many as now.")
       .def_ro("put_back", &brain::Moved::put_back, "Options are put back before: it was told of worlds in between.");

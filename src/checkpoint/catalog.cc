@@ -165,8 +165,9 @@ StatusOr<Manifest> Catalog::newest(std::vector<std::string>* skipped) const {
       return found.status();  // it may well exist: taking an older one in its place would lose steps
     }
     if (skipped != nullptr) {
-      skipped->push_back(none ? absl::StrFormat("step %d has no manifest: a save that did not end, or runs", step)
-                              : std::string(found.status().message()));
+      skipped->push_back(none
+                             ? absl::StrFormat("step %d has no manifest: its save is unfinished or still running", step)
+                             : std::string(found.status().message()));
     }
   }
   return absl::NotFoundError(absl::StrFormat("%s has no complete checkpoint", store_->describe()));

@@ -263,10 +263,10 @@ StatusOr<std::string> DiskStore::put(std::string_view key, std::span<const std::
   }
   if (condition.kind == PutCondition::Kind::kMatches) {
     if (!lock.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("'%s' cannot be replaced only if nobody else did: %s. Use a file system with locks (NFS: not "
-                          "'nolock'; Lustre: 'flock'), or S3",
-                          path, lock.status().message()));
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "'%s' cannot be replaced safely beside other writers: %s. Use a file system with locks (NFS: not "
+          "'nolock'; Lustre: 'flock'), or S3",
+          path, lock.status().message()));
     }
     const StatusOr<ObjectInfo> there = info_of(path, key, describe(), interrupted_);
     if (!there.ok() || there->etag != condition.etag) {

@@ -126,7 +126,7 @@ Status too_many_listed(std::string_view prefix, std::string_view store) {
 }
 
 Status interrupted(std::string_view store) {
-  return absl::CancelledError(absl::StrFormat("the work with %s was called off", store));
+  return absl::CancelledError(absl::StrFormat("the request to %s was cancelled", store));
 }
 
 std::string time_text(int64_t ns_since_epoch) {

@@ -173,8 +173,8 @@ std::string percent_encoded(std::string_view text, bool keep_slashes) {
 
 StatusOr<StoreUrl> parse_store_url(std::string_view url) {
   if (url.size() > kMaxUrlBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a destination for checkpoints of %d bytes; at most %d can be", url.size(), kMaxUrlBytes));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the URL of a checkpoint destination is %d bytes long; at most %d are allowed", url.size(), kMaxUrlBytes));
   }
   std::string_view rest = url;
   if (take_prefix(rest, "file://")) {

@@ -221,7 +221,7 @@ Status Coordinator::Impl::asked(AgentStream* stream, const std::string& request)
     asking = streams_.at(stream);
   }
   if (commands == nullptr) {
-    return absl::UnavailableError("the job starts or ends just now; try again");
+    return absl::UnavailableError("the job is starting or ending; try again");
   }
   commands(request, [asking](const std::string& answer) {
     if (const StreamPtr there = asking.lock()) {

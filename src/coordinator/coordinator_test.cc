@@ -612,7 +612,7 @@ TEST_F(CoordinatorTest, a_command_is_told_when_nobody_answers_when_too_many_wait
   Peer early(coordinator_->address());
   ASSERT_TRUE(early.come_as_command());
   early.ask("too early");
-  EXPECT_EQ(early.end().message(), "the job starts or ends just now; try again");
+  EXPECT_EQ(early.end().message(), "the job is starting or ending; try again");
   EXPECT_EQ(coordinator_->refused(), 0u);
 
   coordinator_->take_commands([](const auto&, const auto&) {});  // never answers

@@ -288,7 +288,7 @@ bool FieldReader::read(const std::string& name, T& value) {
   if (found == fields_.end()) {
     wrong_ = absl::StrFormat("the field '%s' is missing", name);
   } else if (!read_value(*found, value)) {
-    wrong_ = absl::StrFormat("the field '%s' is not what it has to be", name);
+    wrong_ = absl::StrFormat("the field '%s' has the wrong type or value", name);
   }
   ++read_;
   return wrong_.empty();

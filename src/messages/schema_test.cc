@@ -76,7 +76,7 @@ TEST(SchemaTest, every_field_is_there_within_its_type_and_no_other) {
   for (const char* value :
        {"null", "\"1\"", "[1]", "{}", "true", "-1", "1.0", "1.5", "4294967296", "18446744073709551616", "1e300"}) {
     EXPECT_THAT(why_not(absl::StrFormat(R"(settled {"sharding": %s})", value)),
-                HasSubstr("'settled': the field 'sharding' is not what it has to be"))
+                HasSubstr("'settled': the field 'sharding' has the wrong type or value"))
         << value;
   }
 }

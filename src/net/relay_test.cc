@@ -29,7 +29,7 @@ void write_all(int fd, std::string_view bytes) {
   }
 }
 
-// Passes bytes between whoever connects and `port`. After hold(), it holds back what the connecting side sends until
+// Passes bytes between its clients and `port`. After hold(), it holds back what the connecting side sends until
 // that side ends, then passes on what a function returns for those records.
 class Relay {
  public:

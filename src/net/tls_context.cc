@@ -79,7 +79,7 @@ StatusOr<SslPointer> TlsContext::start(Role role, Complaint* complaint) const {
   }
   if (role == Role::kConnects) {
     SSL_set_connect_state(ssl.get());
-    // There is no trust store: a peer that presents a certificate fails, whoever signed it.
+    // There is no trust store: a peer that presents any certificate fails.
     SSL_set_verify(ssl.get(), SSL_VERIFY_PEER, nullptr);
   } else {
     SSL_set_accept_state(ssl.get());

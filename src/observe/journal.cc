@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kFullDiskPause{100};
-constexpr size_t kMaxQueuedBytes = size_t{64} << 20;  // of lines that the disk has not taken
+constexpr size_t kMaxQueuedBytes = size_t{64} << 20;  // of lines not yet written to disk
 
 double seconds(int64_t ns) {
   const int64_t us = ns / 1000;
@@ -36,7 +36,7 @@ double seconds(int64_t ns) {
 // To the microsecond, so that lines stay short: a double prints as its shortest exact decimal.
 double to_microseconds(double value) { return std::round(value * 1e6) / 1e6; }
 
-// JSON knows no NaN and no infinity: they are the strings "nan", "inf" and "-inf".
+// JSON has no NaN and no infinity: they become the strings "nan", "inf" and "-inf".
 Json number(double value) {
   if (std::isfinite(value)) {
     return value;
@@ -64,7 +64,8 @@ void say_once(std::string_view why) {
       said, [why] { spdlog::error("a journal line could not be written ({}); lines are missing from here on", why); });
 }
 
-// One write(2) for the whole line, unless the disk is full. 0, or errno; then `line` is what is still to be written.
+// Uses one write(2) for the whole line, unless the disk is full. Returns 0 or errno; with an error, `line` is what
+// remains.
 int append(int fd, std::string_view& line) {
   while (!line.empty()) {
     const ssize_t written = ::write(fd, line.data(), line.size());
@@ -92,7 +93,7 @@ StatusOr<Fd> create_new(const std::filesystem::path& path) {
 
 }  // namespace
 
-// The files, and the lines on their way there.
+// The files, and the lines on their way to them.
 struct Journal::Writer {
   Fd journal;
   Fd metrics;
@@ -117,7 +118,7 @@ struct Journal::Writer {
 
   bool idle() const { return queue.empty() && !writing; }
 
-  // A full disk is tried again until it has room, or the journal ends. Lines that come meanwhile wait in the queue.
+  // If the disk is full, tries again until it has room or the journal ends. Meanwhile further lines wait in the queue.
   void write(int fd, std::string_view line) {
     int error = append(fd, line);
     while (error == ENOSPC || error == EDQUOT) {
@@ -241,9 +242,9 @@ void Journal::metrics(brain::Step step, const std::string& json_members) {
   line["mono"] = seconds(now);
   const Json members = Json::parse("{" + json_members + "}", nullptr, /*allow_exceptions=*/false);
   if (members.is_discarded()) {
-    line["invalid"] = json_members;  // the line stays JSON, and what came is not lost
+    line["invalid"] = json_members;  // the line stays JSON, and the input is not lost
   } else {
-    line.insert(members.begin(), members.end());  // keeps what is there: no member replaces "step"
+    line.insert(members.begin(), members.end());  // keeps existing members: nothing replaces "step"
   }
   writer_->put(writer_->metrics, line_of(line));
 }

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::minutes kLong{1};  // longer than anything takes that works
+constexpr std::chrono::minutes kLong{1};  // longer than anything that works takes
 
 class JournalTest : public ::testing::Test {
  protected:
@@ -114,10 +114,10 @@ TEST_F(JournalTest, lines_of_many_threads_are_never_mixed) {
     thread.join();
   }
   ASSERT_TRUE(journal->flush(kLong));
-  EXPECT_EQ(lines("journal.jsonl").size(), 1000u);  // each of them parsed
+  EXPECT_EQ(lines("journal.jsonl").size(), 1000u);  // all of them parse
 }
 
-// Puts the end of a pipe that is full in the place of an open file: who writes to it waits. Returns the other end.
+// Replaces an open file by the end of a full pipe, so that writers block. Returns the other end.
 Fd stall(const std::filesystem::path& file) {
   int ends[2];
   EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -141,7 +141,7 @@ TEST_F(JournalTest, a_disk_that_stalls_holds_up_neither_a_writer_nor_the_end) {
   auto journal = open();
   Fd disk = stall(dir_ / "journal.jsonl");
   for (int64_t k = 0; k < 100; ++k) {
-    journal->write("tick", {1, 1}, "", {{"k", k}});  // would wait for ever
+    journal->write("tick", {1, 1}, "", {{"k", k}});  // would wait forever
   }
   EXPECT_FALSE(journal->flush(std::chrono::milliseconds(10)));
   std::string came;
@@ -186,7 +186,7 @@ TEST_F(JournalTest, lines_beyond_what_is_kept_for_a_disk_that_stalls_are_dropped
   for (int64_t k = 0; k < 200; ++k) {
     journal->write("tick", {1, 1}, filler, {{"k", k}});
   }
-  disk.reset();  // the rest fails, and is no reason to wait
+  disk.reset();  // the rest fails, which is no reason to wait
   EXPECT_TRUE(journal->flush(kLong));
 }
 

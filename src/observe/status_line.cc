@@ -16,8 +16,8 @@ namespace keepstep::observe {
 namespace {
 
 constexpr int64_t kRedrawNs = 100'000'000;
-constexpr size_t kPieceBytes = 4096;  // PIPE_BUF: what a pipe with room takes without waiting
-constexpr int kLookAgainMs = 100;     // how often a writer without room looks at `give_up`
+constexpr size_t kPieceBytes = 4096;  // PIPE_BUF: what a pipe with room accepts without waiting
+constexpr int kLookAgainMs = 100;     // how often a blocked writer checks `give_up`
 constexpr std::string_view kClear = "\r\x1b[2K";
 constexpr std::atomic<bool> kAtOnce{true};
 
@@ -110,7 +110,7 @@ void StatusLine::refresh() {
   if (!live_) {
     return;
   }
-  // If somebody is writing (and perhaps waiting for the terminal), it draws when it is done.
+  // If another thread is writing (and perhaps waiting for the terminal), it will draw when it is done.
   if (std::unique_lock lock(output_, std::try_to_lock); lock.owns_lock()) {
     draw_if_due();
   }
@@ -135,7 +135,7 @@ void StatusLine::close() {
   }
 }
 
-// Under output_. Draws if the line is due or was cleared; leaves it undrawn if the terminal takes nothing now.
+// Needs output_. Draws if the line is due or was cleared; leaves it undrawn if the terminal is not ready.
 void StatusLine::draw_if_due() {
   const int64_t now = monotonic_ns();
   if (closed_ || now - drawn_at_ns_ < kRedrawNs) {
@@ -154,7 +154,7 @@ void StatusLine::draw_if_due() {
   drawn_ = write_console(fd_, absl::StrFormat("%s%s", std::string(kClear), text), &kAtOnce);
 }
 
-// Under output_.
+// Needs output_.
 void StatusLine::clear(const std::atomic<bool>* give_up) {
   if (drawn_) {
     write_console(fd_, kClear, give_up);

@@ -35,7 +35,7 @@ RunStatus example() {
 
 constexpr const char* kText = "step 118  0.402 s/step  loss 2.314  ranks 4/4 +1 spare  generation 3  recoveries 2";
 
-// A pipe that plays the terminal, for a line that is forced to draw.
+// A pipe in place of the terminal, for a line that is forced to draw.
 class Screen {
  public:
   Screen() {
@@ -93,7 +93,7 @@ TEST(StatusLine, is_drawn_at_most_ten_times_a_second) {
     line.update(status);
   }
   EXPECT_EQ(screen.shown(), "");
-  std::this_thread::sleep_for(std::chrono::milliseconds(110));  // the time itself is what is tested
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));  // tests the time itself
   line.refresh();
   EXPECT_THAT(screen.shown(), HasSubstr("step 299"));
   line.refresh();

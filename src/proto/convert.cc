@@ -326,9 +326,9 @@ control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain:
                    out.mutable_saved()->set_version(e.version);
                    out.mutable_saved()->set_generation(e.generation);
                  },
-                 [&](const brain::MostUseful& e) {
-                   out.mutable_most_useful()->set_ranks(e.ranks);
-                   out.mutable_most_useful()->mutable_sizes()->Assign(e.sizes.begin(), e.sizes.end());
+                 [&](const brain::UsefulWorlds& e) {
+                   out.mutable_useful_worlds()->set_ranks(e.ranks);
+                   out.mutable_useful_worlds()->mutable_sizes()->Assign(e.sizes.begin(), e.sizes.end());
                  },
                  [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
                  [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
@@ -393,9 +393,9 @@ StatusOr<brain::Event> event_from(const control::AgentEvent& in, brain::NodeId n
       return policy_from(in.policy_changed());
     case control::AgentEvent::kSaved:
       return brain::Saved{in.saved().version(), in.saved().generation()};
-    case control::AgentEvent::kMostUseful:
-      return brain::MostUseful{in.most_useful().ranks(),
-                               {in.most_useful().sizes().begin(), in.most_useful().sizes().end()}};
+    case control::AgentEvent::kUsefulWorlds:
+      return brain::UsefulWorlds{in.useful_worlds().ranks(),
+                                 {in.useful_worlds().sizes().begin(), in.useful_worlds().sizes().end()}};
     case control::AgentEvent::KIND_NOT_SET:
       break;
   }

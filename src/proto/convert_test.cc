@@ -98,7 +98,7 @@ auto fields(const Saved& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);
 }
-auto fields(const MostUseful& e) {
+auto fields(const UsefulWorlds& e) {
   const auto& [a, b] = e;
   return std::tuple(a, b);
 }
@@ -216,8 +216,8 @@ INSTANTIATE_TEST_SUITE_P(
         brain::Formed{kOwn}, brain::Progress{kOwn, 1ull << 40},
         brain::Progress{kOwn, 2, brain::StepDigest{0, 1ull << 63}}, brain::WorkerFinished{5, kOwn},
         brain::StopRequested{130, "Ctrl-C"}, brain::WorkerPaused{5, kOwn}, brain::NodeLeaves{kNode, kNotUtf8},
-        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::MostUseful{64},
-        brain::MostUseful{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40, 7}));
+        brain::ScaleRequested{6}, brain::ScaleRequested{}, brain::PolicyChanged{kPolicy}, brain::UsefulWorlds{64},
+        brain::UsefulWorlds{24, {1, 2, 24}}, brain::Saved{uint64_t{1} << 40, 7}));
 
 class EveryEffect : public testing::TestWithParam<brain::Effect> {};
 

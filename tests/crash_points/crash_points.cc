@@ -1,5 +1,5 @@
-// For LD_PRELOAD: every system call that changes something below a folder is counted; at one of them the process is
-// killed, or the call fails. Nothing happens before crash_points_arm.
+// For LD_PRELOAD: counts every system call that changes something below a folder; at one of them the process is killed,
+// or the call fails. Nothing happens before crash_points_arm.
 //
 // "after": the call is made, then SIGKILL. "half": a write writes half of its bytes, then SIGKILL (other calls as
 // "after"). "fail": the call and all later ones of its kind fail with `error` and change nothing.
@@ -23,7 +23,7 @@ enum Mode { kAfter = 0, kHalf = 1, kFail = 2 };
 
 char root[PATH_MAX];
 std::atomic<long> counted = 0;
-long armed_at = 0;  // 0: not armed
+long armed_at = 0;  // 0 if not armed
 Mode mode = kAfter;
 int error_number = 0;
 
@@ -44,7 +44,7 @@ bool below(int fd) {
   return readlink(link, path, sizeof path - 1) > 0 && below(path);
 }
 
-// Whether this call is the one.
+// Whether this is the call to crash at.
 bool is_it() {
   const long now = ++counted;
   return mode == kFail ? now >= armed_at : now == armed_at;
@@ -63,7 +63,7 @@ Result counted_call(bool relevant, bool frees, Call call) {
     return call();
   }
   const bool now = is_it();
-  if (now && mode == kFail && !frees) {  // a full disk still lets go of things
+  if (now && mode == kFail && !frees) {  // a full disk still lets one free space
     errno = error_number;
     return -1;
   }

@@ -100,7 +100,12 @@ class Terminal:
         deadline = time.monotonic() + LIMIT_S
         with self._changed:
             while not condition():
-                assert self._changed.wait(deadline - time.monotonic()), f"no {what}; the terminal shows:\n{self.text()}"
+                if not self._changed.wait(deadline - time.monotonic()):  # no wrong page: something hangs
+                    raise TimeoutError(f"no {what}; the terminal shows:\n{self.text()}\n{self._processes()}")
+
+    def _processes(self):
+        command = ["ps", "-o", "pid,ppid,stat,wchan:20,args", "--sid", str(self._process.pid)]
+        return subprocess.run(command, capture_output=True, text=True).stdout
 
     def text(self):
         return "\n".join(self.lines[-60:] + [f"(exit code {code}: {command})" for code, command in self.failures])

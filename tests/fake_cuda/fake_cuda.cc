@@ -1,10 +1,10 @@
 // A CUDA driver without a GPU: the calls that src/state/device/cuda_driver.h looks up, over memory that the host cannot
 // touch.
 //
-// A "device address" lies in a mapping without any access, so that whoever reads or writes it directly dies; the driver
-// has a second mapping of the same pages. Copies happen late: not when they are started but when somebody waits for
-// their stream or event, so that whoever looks at a buffer before finds 0xAA. As with the real one a call needs a
-// current context, and copies are only asynchronous with pinned memory, so any other host memory is refused here.
+// A "device address" is in a mapping without any access rights, so that direct access crashes the process; the driver
+// has a second mapping of the same pages. A copy happens late: not when it is started, but when somebody waits for its
+// stream or event, so that code which reads a buffer too early finds 0xAA. As with the real driver, a call needs a
+// current context, and copies are asynchronous only with pinned memory, so any other host memory is refused here.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -48,7 +48,7 @@ std::map<uintptr_t, size_t> pinned;    // by host address
 std::map<int, int> contexts;           // retained, by device
 int live = 0;                          // streams, events, pinned blocks
 int copies = 0;
-int fail_from = 0;  // copies from this one on fail; 0: none
+int fail_from = 0;  // copies from this one on fail; 0 if none does
 int in_flight_most = 0;
 thread_local std::vector<int> current;  // devices whose contexts were pushed
 
@@ -235,7 +235,7 @@ void* fake_cuda_allocate(int device, const void* content, size_t bytes) {
   return address;
 }
 
-// What the device has.
+// The bytes on the device.
 const void* fake_cuda_look(const void* address) {
   std::lock_guard lock(mutex);
   return memories.at(reinterpret_cast<uintptr_t>(address)).alias;

@@ -1,6 +1,6 @@
-// NVIDIA's management library without a GPU: the calls that src/rank/checks/gpu_health.cc looks up. What they answer
-// stands in the environment: FAKE_NVML="gpus=2 1.ecc=3 1.temperature=95"; without it one GPU that is well. N.lost=1:
-// its calls fail; N.old=1: it does not know half of them; init=999: the driver does not answer.
+// NVIDIA's management library without a GPU: the calls that src/rank/checks/gpu_health.cc looks up. The environment
+// gives their answers: FAKE_NVML="gpus=2 1.ecc=3 1.temperature=95"; without it there is one healthy GPU. N.lost=1: GPU
+// N's calls fail; N.old=1: it does not support half of them; init=999: the driver does not answer.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +22,7 @@ int of(void* device, const char* name, int standard = 0) {
   return value(std::to_string(reinterpret_cast<intptr_t>(device) - 1) + "." + name, standard);
 }
 
-// 15: the GPU has fallen off the bus; 3: it does not have this.
+// 15: the GPU has fallen off the bus; 3: not supported.
 int failure(void* device, bool new_call = false) {
   return started == 0 ? 1 : of(device, "lost") != 0 ? 15 : new_call && of(device, "old") != 0 ? 3 : 0;
 }
@@ -69,7 +69,7 @@ int nvmlDeviceGetUUID(void* device, char* uuid, unsigned length) {
 }
 
 int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter, unsigned long long* count) {
-  // Corrected ones, and those of the GPU's whole life, are not what is asked for.
+  // Corrected errors, and those of the GPU's whole life, are not what we ask for.
   *count = static_cast<unsigned long long>(type == 1 && counter == 0 ? of(device, "ecc") : 777);
   return failure(device, true);
 }

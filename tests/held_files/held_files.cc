@@ -1,7 +1,7 @@
-// For LD_PRELOAD: whoever gives a file a name that ends as the first line of $KEEPSTEP_HELD_FILES/which says is held
-// before it does, as if the disk took its time: until somebody opens the FIFO $KEEPSTEP_HELD_FILES/gate for writing.
-// Each that is held leaves a file there, reached-PID-NUMBER, with the name in it. Without the gate nobody is held.
-// The same for whoever fills memory of such a name (memfd_create) with pages.
+// For LD_PRELOAD: holds up a process before it gives a file a name that ends like the first line of
+// $KEEPSTEP_HELD_FILES/which, as if the disk were slow, until somebody opens the FIFO $KEEPSTEP_HELD_FILES/gate for
+// writing. Each held process leaves a file there, reached-PID-NUMBER, which contains the name. Without the gate nothing
+// is held. The same holds for a process that fills memory of such a name (memfd_create) with pages.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/limits.h>

@@ -1,6 +1,6 @@
-// A C++ program that uses include/keepstep/trainer.h wrongly, in the way that its argument names; "fine": rightly;
-// "cut": rightly, but its connections to other nodes break once. Four steps of two ranks, each of which adds 1 to the
-// weights.
+// A C++ program that uses include/keepstep/trainer.h wrongly, in the way that its argument names; "fine": correctly;
+// "cut": correctly, but its connections to other nodes break once. It runs four steps of two ranks, each of which adds
+// 1 to the weights.
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@ using keepstep::DataType;
 
 namespace {
 
-// As if a cable had done it: the kernel tells both ends.
+// As if a cable were cut: the kernel tells both ends.
 void cut_connections() {
   for (int fd = 3; fd < 1024; ++fd) {
     sockaddr_storage peer{};
@@ -39,14 +39,14 @@ int main(int argc, char** argv) {
     return 1;
   }
   keepstep::Trainer& trainer = **attached;
-  const bool second = std::string(std::getenv("RANK")) == "1";  // these ranks all start with one
+  const bool second = std::string(std::getenv("RANK")) == "1";  // these processes have a rank from the start
   std::vector<float> weights(mode == "shapes" && second ? 9 : 8);
   (void)trainer.protect("weights", weights.data(), {weights.size()}, DataType::kFloat32);
   std::vector<float> gradient(weights.size());
   bool failed = false;
   while (trainer.next_step(4)) {
     if (mode == "late" && absl::IsFailedPrecondition(trainer.protect("late", &failed, {}, DataType::kBool)) && second) {
-      gradient[0] = 0;  // refused, and no reason to stop
+      gradient[0] = 0;  // refused, which is no reason to stop
     }
     if (mode == "always" && second) {
       trainer.fail(absl::UnknownError("a bug in the program"));
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     }
     if (mode == "once" && second && !failed && trainer.step() == 3) {
       failed = true;
-      trainer.fail(absl::AbortedError("something that passes"));  // not to be taken for an interruption
+      trainer.fail(absl::AbortedError("something that passes"));  // must not be taken for an interruption
       continue;
     }
     if (mode == "cut" && second && !failed && trainer.step() == 3) {

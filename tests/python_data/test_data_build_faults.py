@@ -139,7 +139,7 @@ def test_a_build_goes_on_only_with_the_same_input_and_options(tmp_path, capsys):
     assert (building / "000000.json").exists()
     before = {path.name: path.stat().st_mtime_ns for path in building.iterdir()}
     refused = run(capsys, *build, "--append-eod")
-    assert refused.code == 1 and "holds the begin of another build: vocabulary was 256, now 257" in refused.err
+    assert refused.code == 1 and "holds an unfinished different build: vocabulary was 256, now 257" in refused.err
     assert "on_error_skip was False, now True" in run(capsys, *build, "--on-error", "skip").err
     (tmp_path / "b.jsonl").write_text(json_lines(["more"]))
     more = [*build[:3], tmp_path / "b.jsonl", *build[3:]]

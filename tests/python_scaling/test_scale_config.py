@@ -76,7 +76,7 @@ def test_misspelt_keys_and_values_of_another_type_are_named_with_what_was_meant(
 def test_a_micro_batch_that_does_not_fit_the_global_batch_is_named():
     assert mistakes({2: {"micro_batch": 3}, "9-12": {}, 4: {"micro_batch": 0}}, global_batch=64) == [
         "for 2: global_batch=64 is no multiple of micro_batch=3",
-        "for 4: micro_batch=0 is no whole number from 1 on",
+        "for 4: micro_batch=0 must be an integer of at least 1",
         "for 9-12: 8 micro-batches (global_batch=64 / micro_batch=8) cannot feed 12 ranks, each of which needs one",
     ]
     assert mistakes({2: {"global_batch": 12}}, DEFAULTS | {"global_batch": 8}) == [
@@ -113,7 +113,7 @@ def test_without_defaults_every_size_between_has_to_say_everything():
         "'b' is given for 4 to 8 ranks, but not for 1 rank, and there is no default", "known: a",
         "'a' is given for 1 rank, but not for 4 to 8 ranks, and there is no default", "known: b",
     ]  # fmt: skip
-    assert mistakes({}, None) == ["it says nothing: give world sizes, or a default"]
+    assert mistakes({}, None) == ["it is empty: give world sizes or a default"]
 
 
 def test_the_default_may_stand_among_the_sizes_but_not_twice():
@@ -136,7 +136,7 @@ def test_it_is_read_from_json_and_toml(tmp_path):
 @pytest.mark.parametrize(
     "name, text, why",
     [
-        ("a.json", '{"1": {}, "1": {}}', "'1' stands there twice"),
+        ("a.json", '{"1": {}, "1": {}}', "'1' is a duplicate key"),
         ("a.json", "{", "cannot be read"),
         ("a.json", "[" * 100_000, "cannot be read"),
         ("a.json", "[]", "no table of world sizes"),

@@ -1,1 +1,1 @@
-"""``keepstep bench NAME`` and ``keepstep demo``: measurements one can repeat. One module per benchmark, by subject."""
+"""``keepstep bench NAME`` and ``keepstep demo``: repeatable measurements. One module per benchmark, by subject."""

@@ -1,4 +1,4 @@
-"""``keepstep bench NAME [options]``: runs one benchmark; its last line is one JSON object."""
+"""``keepstep bench NAME [options]``: runs one benchmark, whose last line is a JSON object."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from keepstep.report.journal import RunDirectoryError
 
 
 class Benchmark(NamedTuple):
-    """Where and what: ``keepstep.bench.MODULE`` has main(arguments) -> exit code, which leaves BenchError,
-    RunDirectoryError and Ctrl-C to `main` here."""
+    """A benchmark: ``keepstep.bench.MODULE`` has main(arguments) -> exit code, which leaves BenchError,
+    RunDirectoryError and Ctrl-C to `main` below."""
 
     module: str
     what: str

@@ -1,4 +1,4 @@
-"""``keepstep certify SCRIPT``: the user's own script through a systematic set of faults, each compared bit by bit.
+"""``keepstep certify SCRIPT``: runs the user's script through a systematic set of faults; compares bit by bit.
 
-Free of torch. Entrance: `keepstep.certify.__main__`.
+Free of torch. Entry point: `keepstep.certify.__main__`.
 """

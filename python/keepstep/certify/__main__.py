@@ -33,11 +33,11 @@ from keepstep.certify.page import print_certificate, write_html
 from keepstep.certify.session import certify
 from keepstep.certify.trials import Shape, trials
 
-MARK = "certificate.json"  # a folder that has it is ours to overwrite
+MARK = "certificate.json"  # a folder that contains it is ours to overwrite
 
 
 def _clear(out: Path) -> str | None:
-    """Makes room for the new certificate; what is wrong, if something else is in the way."""
+    """Makes room for the new certificate. Returns an error if something else is in the way."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARK).is_file():
             return f"{out} is not empty and holds no certificate; give another folder with --out"

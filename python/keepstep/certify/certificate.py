@@ -1,4 +1,4 @@
-"""All that was found out about a script: what the page shows."""
+"""Everything found out about a script, which the page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keepstep.certify.trials import NotTried
 
 @dataclass
 class Certificate:
-    """``blocked``: why there was nothing to disturb (the undisturbed run failed, or state is not protected)."""
+    """``blocked``: why no fault could be tried (the undisturbed run failed, or state is not protected)."""
 
     script: str
     world: int = 0
@@ -22,14 +22,14 @@ class Certificate:
     spare_nodes: int = 0
     steps: int = 0
     recoverable: bool = True
-    witnessed: bool = True  # its ranks said what they hold; else only losses are known
+    witnessed: bool = True  # its ranks recorded what they hold; otherwise only losses are known
     blocked: str = ""
     differs: str | None = None
     replicas: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     not_tried: list[NotTried] = field(default_factory=list)
-    plain_restart_s: float | None = None  # a script without a recoverable function: what a fault cost more
+    plain_restart_s: float | None = None  # for a script without a recoverable function: the extra time of a fault
 
     @property
     def holds(self) -> bool:
@@ -47,7 +47,7 @@ class Certificate:
         return ", ".join(words)
 
     def side_effects(self) -> list[tuple[Effect, int, list[str]]]:
-        """What was done again: the most often in one job, and after which faults."""
+        """Repeated effects: each with the most repetitions in one job, and the faults that caused them."""
         most: dict[Effect, int] = defaultdict(int)
         where: dict[Effect, list[str]] = defaultdict(list)
         for outcome in self.outcomes:
@@ -57,7 +57,7 @@ class Certificate:
         return [(effect, most[effect], where[effect]) for effect in sorted(most)]
 
     def findings(self) -> list[tuple[str, str]]:
-        """A title and a sentence each; nothing is left out because it is good news."""
+        """A title and a sentence each; good news is included."""
         if self.blocked:
             return [("blocked", self.blocked)]
         found = []
@@ -69,7 +69,7 @@ class Certificate:
                 ("restarts", f"the script has no @keepstep.recoverable function: a fault restarts all ranks{cost}; the "
                  "script goes on from its own checkpoint, if it has one")
             )  # fmt: skip
-            return found  # without steps there was nothing to compare
+            return found  # without steps there is nothing to compare
         if not self.witnessed:
             found.append(("compared", "the losses only: a program without Python does not say what its ranks hold"))
         else:

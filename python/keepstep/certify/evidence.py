@@ -1,4 +1,4 @@
-"""What the ranks of one job wrote down (`keepstep.torch.integrity.witness`), and its journal's losses."""
+"""What the ranks of one job recorded (`keepstep.torch.integrity.witness`), and the losses in its journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Effect = tuple[str, str]  # what was done, and to what
 
 @dataclass
 class Commit:
-    """A rank's state after a commit, as it saw it. Digests by the tensor's name; `loss` are bits."""
+    """A rank's own view of its state after a commit: digests by tensor name. `loss` is given as bits."""
 
     step: int
     rank: int
@@ -27,11 +27,11 @@ class Commit:
 
 @dataclass
 class Evidence:
-    """Of one job. ``samples``: of each step over all ranks, as the generation used them that committed it."""
+    """The evidence of one job. ``samples``: those of each step over all ranks, in the generation that committed it."""
 
     commits: list[Commit] = field(default_factory=list)
     samples: dict[int, list[int]] = field(default_factory=dict)
-    losses: dict[int, Any] = field(default_factory=dict)  # of the journal, by step
+    losses: dict[int, Any] = field(default_factory=dict)  # from the journal, by step
     effects: Counter[Effect] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)  # printed by the script
     devices: set[str] = field(default_factory=set)
@@ -42,12 +42,12 @@ class Evidence:
 
     @property
     def witnessed(self) -> bool:
-        """Whether a recoverable Python function ran; else only losses are known."""
+        """Whether a recoverable Python function ran; otherwise only losses are known."""
         return bool(self.commits)
 
 
 def read(folder: Path, outputs: list[Path]) -> Evidence:
-    """`folder` has ``witness/`` and ``run/``; `outputs` are what the job printed."""
+    """`folder` contains ``witness/`` and ``run/``; `outputs`: files with what the job printed."""
     found = Evidence()
     computed: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(dict))
     for path in sorted((folder / "witness").glob("*.jsonl")):
@@ -62,7 +62,7 @@ def read(folder: Path, outputs: list[Path]) -> Evidence:
     for step, by_generation in computed.items():
         ranks = by_generation[max(by_generation)]
         found.samples[step] = [sample for rank in sorted(ranks) for sample in ranks[rank]]
-    # Each node's file has the loss of all ranks. One lacks it where all ranks of that node died before they said it.
+    # Each node's file has the loss of all ranks, unless all ranks of that node died before they reported it.
     for path in sorted(folder.glob("run*/metrics*.jsonl")):
         for line in read_objects(path)[0]:
             number = as_integer(line.get("step"))
@@ -88,7 +88,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def first_difference(mine: Evidence, reference: Evidence) -> str | None:
-    """Where two jobs that should be the same first differ, for people; None: they do not, bit for bit."""
+    """Where two jobs that should be the same first differ, in words; None if they are the same bit for bit."""
     theirs = {(commit.step, commit.rank): commit for commit in reference.commits}
     for commit in sorted(mine.commits, key=lambda commit: (commit.step, commit.rank)):
         other = theirs.get((commit.step, commit.rank))
@@ -115,7 +115,7 @@ def _different(mine: dict[str, str], theirs: dict[str, str]) -> list[str]:
 
 
 def missing(mine: Evidence, reference: Evidence) -> str | None:
-    """What the undisturbed run has and this one has not: steps, final states, samples; None: nothing."""
+    """What this run lacks of the undisturbed run: steps, final states, samples; None if nothing."""
     if mine.last_step < reference.last_step:
         return f"it ends at step {mine.last_step} and not at {reference.last_step}"
     last = {commit.rank for commit in mine.commits if commit.step == reference.last_step}
@@ -133,7 +133,7 @@ def missing(mine: Evidence, reference: Evidence) -> str | None:
 
 
 def unequal_replicas(found: Evidence) -> list[str]:
-    """Protected tensors that are not the same on all ranks after a commit, though they should be."""
+    """Protected tensors that should be the same on all ranks after a commit, but differ."""
     by_step: dict[int, list[Commit]] = defaultdict(list)
     for commit in found.commits:
         by_step[commit.step].append(commit)

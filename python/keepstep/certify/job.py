@@ -1,4 +1,4 @@
-"""Running one job to its end, on one node or on several of this machine."""
+"""Runs one job to its end, on one node or on several nodes of this machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from keepstep.bench.harness.environment import free_port
 from keepstep.bench.harness.processes import Job, Processes
 
-OTHERS_END_S = 30.0  # after node 0 has
+OTHERS_END_S = 30.0  # time for the other nodes to end after node 0
 LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How each job is started. ``options`` are those of `keepstep run` but for journal and faults."""
+    """How each job is started. ``options``: those of `keepstep run`, except for journal and faults."""
 
     command: str
     options: tuple[str, ...]
@@ -33,7 +33,7 @@ class Launch:
 
 @dataclass
 class Ran:
-    """A job that ended. ``exit_code`` is node 0's; None: it had not ended in time and was killed."""
+    """A job that ended. ``exit_code``: node 0's; None if it did not end in time and was killed."""
 
     folder: Path
     exit_code: int | None
@@ -54,13 +54,13 @@ def _environment(launch: Launch, folder: Path) -> dict[str, str]:
     if launch.until is not None:
         values["KEEPSTEP_WITNESS_UNTIL"] = str(launch.until)
     if launch.nodes > 1:
-        values.setdefault("OMP_NUM_THREADS", "1")  # as with several ranks on one node: these share a machine
+        values.setdefault("OMP_NUM_THREADS", "1")  # like several ranks on one node: these nodes share a machine
         values["KEEPSTEP_TOKEN"] = secrets.token_hex(32)
     return values
 
 
 class Running:
-    """A job's launchers. ``jobs[0]`` is node 0's, which ends when the job does."""
+    """A job's launchers. ``jobs[0]``: node 0's, which ends when the job does."""
 
     def __init__(
         self, processes: Processes, launch: Launch, folder: Path, faults: Sequence[str], extra: Sequence[str]
@@ -79,7 +79,7 @@ class Running:
             self.start(node)
 
     def start(self, node: int) -> None:
-        """The launcher of `node`; again, if it is lost: its journal goes to a folder of its own then."""
+        """Starts the launcher of `node`, or restarts a lost one, whose journal then goes to a separate folder."""
         run = self.folder / ("run" if node not in self.jobs else f"run.{self._started}")
         of_nodes = []
         if self._launch.nodes > 1:
@@ -95,7 +95,7 @@ class Running:
         return self.jobs[0]
 
     def finish(self, timeout_s: float, look: Callable[[Running], None] | None = None) -> Ran:
-        """Waits for the end; `look` is called now and then meanwhile. Nothing runs afterwards."""
+        """Waits for the end, calling `look` now and then. Afterwards no process is left."""
         code: int | None = None
         try:
             while time.monotonic() - self.began < timeout_s:
@@ -129,5 +129,5 @@ def run_job(
     timeout_s: float = 600.0,
     look: Callable[[Running], None] | None = None,
 ) -> Ran:
-    """One job in `folder`, which must not be there yet: ``run/`` (journal), ``witness/`` and ``output.*.txt``."""
+    """Runs one job in `folder`, which must not exist: ``run/`` (journal), ``witness/`` and ``output.*.txt``."""
     return Running(processes, launch, folder, faults, extra).finish(timeout_s, look)

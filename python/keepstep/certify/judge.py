@@ -1,4 +1,4 @@
-"""What counts as survived."""
+"""Decides whether a job survived its faults."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from keepstep.report.journal import RunDirectoryError, read_objects
 from keepstep.report.recovery import PHASES
 
 SURVIVES = "survives"  # nothing is lost, and every bit is that of the undisturbed run
-RESTARTS = "restarts"  # the same in the end, but committed steps were computed again
-LOST = "DOES NOT"  # it ended, hung, or trained something else
-DID_NOT_HAPPEN = "not tried"  # the fault never came about
+RESTARTS = "restarts"  # the same result, but committed steps were computed again
+LOST = "DOES NOT"  # it failed, hung, or trained something else
+DID_NOT_HAPPEN = "not tried"  # the fault never happened
 
 
 @dataclass
 class Outcome:
-    """Of one fault. ``downtime_ms`` is less one step; ``phases_ms`` of the recovery that took longest."""
+    """The outcome of one fault. ``downtime_ms``: less one step; ``phases_ms``: of the longest recovery."""
 
     trial: Trial
     verdict: str
@@ -35,7 +35,7 @@ class Outcome:
     downtime_ms: float | None = None
     phases_ms: dict[str, float | None] = field(default_factory=dict)
     lost_steps: int = 0
-    repeated: dict[Effect, int] = field(default_factory=dict)  # how often more than undisturbed
+    repeated: dict[Effect, int] = field(default_factory=dict)  # how many more times than undisturbed
 
     @property
     def survived(self) -> bool:
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass
 class References:
-    """The two undisturbed runs. ``differs``: where they do, None if they are the same bit for bit."""
+    """The two undisturbed runs. ``differs``: where they differ; None if they are the same bit for bit."""
 
     first: Evidence
     second: Evidence
@@ -55,7 +55,7 @@ class References:
 
 
 def injected(ran: Ran) -> list[str]:
-    """The faults that were carried out, as they were given; of all nodes' journals."""
+    """The faults that were carried out, as given, from all nodes' journals."""
     found = []
     for path in sorted(ran.folder.glob("run*/journal*.jsonl")):
         found += [str(line.get("because", "")) for line in read_objects(path)[0] if line.get("event") == "injected"]
@@ -77,7 +77,7 @@ def analysis_of(ran: Ran) -> Analysis | None:
 
 
 def judge(trial: Trial, ran: Ran, references: References) -> Outcome:
-    """Reads what is left of the job."""
+    """Judges a job by what it left behind."""
     analysis = analysis_of(ran)
     mine = evidence.read(ran.folder, ran.outputs)
     outcome = Outcome(trial, SURVIVES, "", ran.seconds, ran.folder, ran.command)
@@ -94,7 +94,7 @@ def judge(trial: Trial, ran: Ran, references: References) -> Outcome:
     elif difference:
         outcome.verdict, outcome.because = LOST, f"differs from the undisturbed run from {difference}"
     elif gap := evidence.missing(mine, references.first):
-        # Without a witness the journal is all there is, and this fault may be one of the journal's disk.
+        # Without a witness the journal is the only evidence, and this fault may have hit the journal's disk.
         journal_only = not references.first.witnessed and any(fault.startswith("disk-full") for fault in trial.faults)
         outcome.verdict, outcome.because = (SURVIVES, "") if journal_only else (LOST, gap)
     elif outcome.lost_steps or any(
@@ -133,7 +133,7 @@ def _costs(outcome: Outcome, analysis: Analysis) -> None:
 
 
 def repeated(mine: Evidence, references: References) -> dict[Effect, int]:
-    """What was done more often than in the undisturbed runs; only what both of these did equally often."""
+    """Effects that happened more often than in the undisturbed runs, if both of those had them equally often."""
     found = {}
     first, second = references.first, references.second
     for effect, count in first.effects.items():

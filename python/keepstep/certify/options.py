@@ -1,4 +1,4 @@
-"""The command line: our own options and those of `keepstep run` come mixed, up to the script."""
+"""The command line: our own options and those of `keepstep run`, in any order, up to the script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 DEFAULT_STEPS = 10
 LEAST_STEPS = 6
 
-# What certify decides itself for each of its jobs.
+# Options that certify itself chooses for each of its jobs.
 _REFUSED = {
     "--journal": "each job's journal is kept below --out",
     "--inject": "certify injects its own faults; --only picks some of them",
@@ -26,12 +26,12 @@ _OURS = {"--steps": True, "--out": True, "--only": True, "--timeout": True, "--l
 
 
 class OptionError(Exception):
-    """The command line is wrong; one line for each mistake."""
+    """The command line is wrong. The text has one line per mistake."""
 
 
 @dataclass
 class Options:
-    """What was asked for. ``steps`` 0: as many as the script makes. ``run``: for `keepstep run`, as given."""
+    """The options. ``steps`` 0: as many as the script makes. ``run``: those for `keepstep run`, as given."""
 
     steps: int = DEFAULT_STEPS
     out: Path = Path("certify")
@@ -40,17 +40,17 @@ class Options:
     list_only: bool = False
     as_json: bool = False
     run: list[str] = field(default_factory=list)
-    values: dict[str, str] = field(default_factory=dict)  # of `run`, by the option's long name
+    values: dict[str, str] = field(default_factory=dict)  # the values in `run`, by the option's long name
     script: list[str] = field(default_factory=list)
 
     def number(self, name: str, default: int) -> int:
-        """An option of `keepstep run` that is a number; `default` also for what only it understands."""
+        """A numeric option of `keepstep run`; `default` also for values that only `keepstep run` understands."""
         value = self.values.get(name, "")
         return int(value) if value.isdigit() else default
 
 
 def options_of_run(command: str) -> dict[str, tuple[str, bool]]:
-    """By every spelling: the long name, and whether a value follows. From the table that `keepstep run` prints."""
+    """Maps every spelling to (long name, whether a value follows), from the table that `keepstep run` prints."""
     page = subprocess.run([command, "run", "--help-markdown"], check=True, capture_output=True, text=True).stdout
     return read_table(page)
 

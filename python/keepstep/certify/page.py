@@ -1,4 +1,4 @@
-"""The certificate on a terminal and as one HTML file."""
+"""The certificate on a terminal and as a single HTML file."""
 
 from __future__ import annotations
 

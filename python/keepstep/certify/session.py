@@ -1,4 +1,4 @@
-"""The order of a certification: two undisturbed runs, then one job per fault."""
+"""Runs a certification: two undisturbed runs, then one job per fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from keepstep.certify.options import LEAST_STEPS, Options, options_of_run
 from keepstep.certify.trials import NotTried, Shape, Trial, trials
 from keepstep.report.journal import read_objects
 
-DIGESTS_OPTION = "--digests"  # of a keepstep that compares digests among ranks
+DIGESTS_OPTION = "--digests"  # exists if this keepstep compares digests among ranks
 
 
 class _Session:
@@ -114,7 +114,7 @@ class _Session:
         return [each for each in known if each.name in self._chosen.only]
 
     def _plain(self, checked: Ran, again: Ran) -> None:
-        """No recoverable function: no steps and no phases are known. Ranks are ended by signals, half-way."""
+        """Without a recoverable function no steps or phases are known, so signals hit a rank halfway through."""
         self.found.recoverable = False
         usual_s = max(checked.seconds, again.seconds)
         self._bar.update(self._task, total=4)
@@ -142,7 +142,7 @@ class _Session:
 
 
 class _Strike:
-    """Sends a signal to the last rank once the job has run for so long."""
+    """Sends a signal to the last rank once the job has run for `after_s`."""
 
     def __init__(self, number: signal.Signals, after_s: float) -> None:
         self._number, self._after_s = number, after_s
@@ -170,7 +170,7 @@ def _pid_of_last_rank(journal: Path) -> int | None:
 
 
 def _checking_said(ran: Ran) -> str | None:
-    """What the checking mode found: the last part of the error that ended the job."""
+    """What the checking mode found, from the error that ended the job."""
     for path in ran.outputs:
         with contextlib.suppress(OSError):
             for line in path.read_text(errors="replace").splitlines():
@@ -181,7 +181,7 @@ def _checking_said(ran: Ran) -> str | None:
 
 
 def certify(chosen: Options, command: str, processes: Processes) -> Certificate:
-    """Runs everything. Raises BenchError where it cannot; a job that fails is a finding."""
+    """Runs everything. Raises BenchError if it cannot; a job that fails is a finding."""
     try:
         return _Session(chosen, command, processes).run()
     except subprocess.CalledProcessError as error:

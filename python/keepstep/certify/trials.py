@@ -1,4 +1,4 @@
-"""The systematic set of faults: what is tried on a job of a certain shape, and what cannot be, with the reason."""
+"""The systematic set of faults: what is tried on a job of a given shape, and what cannot be tried, with the reason."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 PHASES = ("forward", "backward", "allreduce", "before_vote", "after_vote", "update", "between")
-PASSING_S = 0.3  # of faults that end by themselves
+PASSING_S = 0.3  # duration of faults that end on their own
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the job: what decides which faults make sense. ``steps``: how many it makes."""
+    """The job's shape, which decides what faults make sense. ``steps``: how many it makes."""
 
     world: int
     nodes: int
@@ -23,15 +23,15 @@ class Shape:
 
     @property
     def step(self) -> int:
-        """Where faults happen: after the checked first steps, with some to follow."""
+        """The step of the faults: after the checked first steps, with some steps to follow."""
         return max(2, (self.steps + 1) // 2)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One job with faults. ``passes``: they end by themselves, and nobody should be replaced.
+    """One job with faults. ``passes``: they end on their own, and no rank should be replaced.
 
-    ``options``: of this job of ``keepstep run``, beside the faults.
+    ``options``: further options of ``keepstep run`` for this job.
     """
 
     name: str
@@ -48,7 +48,7 @@ class NotTried:
 
 
 def trials(shape: Shape) -> list[Trial | NotTried]:
-    """In the order in which they are run. Ranks take turns as victims."""
+    """All trials in the order in which they run. Ranks take turns as victims."""
     found: list[Trial | NotTried] = []
     for number, trial in enumerate((*_deaths(), *_errors(), *_hangs(), *_passing(), *_corruption())):
         rank = (shape.world - 1 - number) % shape.world
@@ -76,7 +76,7 @@ def _deaths() -> Iterator[Trial]:
 
 
 def _trial(name: str, says: str, fault: str, passes: bool = False) -> Trial:
-    """Of one fault; its rank and step are put in later."""
+    """A trial of one fault, whose rank and step are filled in later."""
     kind, _, rest = fault.partition(":")
     return Trial(name, says, (f"{kind}:rank={{rank}},step={{step}},{rest}",), passes)
 
@@ -102,7 +102,7 @@ def _passing() -> Iterator[Trial]:
 
 def _corruption() -> Iterator[Trial]:
     yield _trial("flip-gradient", "one bit of a gradient flips", "flip:what=gradient,seed=1")
-    # A job of certify is shorter than the usual distance between two comparisons of the state.
+    # A job of certify is shorter than the usual interval between two comparisons of the state.
     flipped = _trial("flip-parameter", "one bit of a parameter flips", "flip:what=parameter,seed=1")
     yield replace(flipped, options=("--digest-every", "1"))
 

@@ -1,1 +1,1 @@
-"""Checkpoints without torch: where they lie, what is in them, and the command ``keepstep ckpt``."""
+"""Checkpoints without torch: where they are stored, what they contain, and the command ``keepstep ckpt``."""

@@ -1,4 +1,4 @@
-"""``keepstep ckpt COMMAND``: looks into checkpoints, checks and exports them, and removes them."""
+"""``keepstep ckpt COMMAND``: inspects, verifies, exports and removes checkpoints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     try:
         return _COMMANDS[command](arguments[1:])
     except BrokenPipeError:
-        raise  # is no error of ours (_command.py)
+        raise  # not our error (_command.py)
     except (KeepstepError, _checkpoint.Error, OSError) as error:
         print(f"keepstep ckpt {command}: {error}", file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ _MAX_SHOWN = 50
 
 
 def _verify_one(opened: destinations.Opened, quiet: bool) -> list[str]:
-    """What is wrong with it."""
+    """The problems of one checkpoint."""
     if opened.manifest is None:
         return _verify_sizes(opened)
     problems = []
@@ -39,7 +39,7 @@ def _verify_one(opened: destinations.Opened, quiet: bool) -> list[str]:
     verifier = _checkpoint.Verifier(opened.files(with_metadata=True))
     with progress("reading", manifest.size, quiet=quiet, command="ckpt") as shown:
         while verifier.running:
-            time.sleep(0.05)  # the work is done by threads of the engine; this only draws
+            time.sleep(0.05)  # threads of the engine do the work; this only draws
             shown.update(verifier.done_bytes)
     problems += verifier.problems()
     if verifier.bad_chunks > len(verifier.problems()):
@@ -69,7 +69,7 @@ def _verify_sizes(opened: destinations.Opened) -> list[str]:
 
 
 def _verify_memory(destination: str, step: int | None, key: Sequence[str], quiet: bool) -> dict[str, Any]:
-    """All agents read what they hold. What is overwritten meanwhile is counted, and no problem."""
+    """All agents read what they hold. What is overwritten meanwhile is counted, but is not a problem."""
     with memory.Job(destination, key) as job:
         held = job.held()
         names = {node["node"]: node["name"] for node in held["nodes"]}
@@ -165,7 +165,7 @@ def verify(arguments: list[str]) -> int:
 
 
 def _same_data(first: destinations.Opened, second: destinations.Opened, names: list[str]) -> list[str]:
-    """Those of `names` whose elements differ; they have one dtype and shape."""
+    """Those of `names` whose elements differ; dtypes and shapes are the same in both checkpoints."""
     different = []
     total = sum(tensors.bytes_of(first.tensors[name]) for name in names)
     done = 0

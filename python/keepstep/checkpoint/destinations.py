@@ -1,4 +1,4 @@
-"""Where checkpoints lie, as users name it, and which one of them is meant."""
+"""Destinations and checkpoints as users name them, and the checkpoint that is meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_METADATA_BYTES = 1 << 29
 
 
 def url_of(destination: str | os.PathLike[str]) -> str:
-    """``file:///data/run`` for a path; a URL as it is."""
+    """``file:///data/run`` for a path; a URL unchanged."""
     text = os.fspath(destination)
     if "://" in text:
         return text
@@ -27,7 +27,7 @@ def url_of(destination: str | os.PathLike[str]) -> str:
 
 
 def open_store(destination: str | os.PathLike[str], environment: dict[str, str] | None = None) -> _checkpoint.Store:
-    """`environment`: where S3 finds whose requests these are; None: os.environ."""
+    """`environment`: the variables in which S3 finds its credentials; None: os.environ."""
     if os.fspath(destination).startswith("memory://"):
         raise KeepstepError(
             f"'{destination}' is the memory of a running job, which `keepstep ckpt ls`, `show` and `verify` look into. "
@@ -47,18 +47,18 @@ def split_step(text: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Opened:
-    """One checkpoint that was found."""
+    """A checkpoint that was found."""
 
     store: _checkpoint.Store
-    folder: str  # "", or with a slash at its end
+    folder: str  # "", or ends with a slash
     step: int | None  # None for one that DCP itself wrote
     manifest: _checkpoint.Manifest | None  # None for one that DCP itself wrote
     layout: _checkpoint.Layout
-    skipped: Sequence[str]  # why newer ones are not it
+    skipped: Sequence[str]  # why newer ones were passed over
 
     @functools.cached_property
     def tensors(self) -> dict[str, _checkpoint.TensorEntry]:
-        return self.layout.tensors  # a copy, each time
+        return self.layout.tensors  # a copy each time
 
     @functools.cached_property
     def objects(self) -> dict[str, _checkpoint.ObjectEntry]:
@@ -70,7 +70,7 @@ class Opened:
         return f"{self.store.describe()}{'/' + self.folder.rstrip('/') if self.folder else ''}"
 
     def files(self, others: Sequence[_checkpoint.Store] = (), with_metadata: bool = False) -> _checkpoint.StoredFiles:
-        """Its files, to be read and checked; a chunk that is corrupt here is asked of `others`, in their order."""
+        """Its files, to be read and checked. A chunk that is corrupt here is read from `others`, in order."""
         if self.manifest is None:
             raise KeepstepError(f"{self.words} has no manifest.json: DCP itself wrote it, without checksums")
         folder = _checkpoint.folder_of(self.manifest.step) + "/"
@@ -124,8 +124,8 @@ def steps_in_words(steps: Sequence[int]) -> str:
 
 
 def open_checkpoint(destination: str | os.PathLike[str], step: int | None = None) -> Opened:
-    """The checkpoint of `step`, else the newest complete one of a namespace, else the one that the destination itself
-    is: a single folder of ours or of DCP.
+    """The checkpoint of `step`, otherwise the newest complete one of a namespace, otherwise the destination itself: a
+    single folder of ours or of DCP.
 
     KeepstepError: there is none, or it cannot be read.
     """

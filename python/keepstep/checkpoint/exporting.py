@@ -1,4 +1,4 @@
-"""``keepstep ckpt export``: safetensors as Hugging Face lays them out, straight from the parts of a checkpoint."""
+"""``keepstep ckpt export``: safetensors in Hugging Face's layout, straight from the parts of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keepstep.checkpoint import destinations, memory, tensors
 from keepstep.checkpoint.words import in_bytes, parser
 from keepstep.data.builder.progress import Silent, progress
 
-# https://github.com/huggingface/safetensors: the names of its dtypes.
+# The dtype names of https://github.com/huggingface/safetensors.
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "uint16": "U16", "uint32": "U32", "uint64": "U64",
@@ -33,7 +33,7 @@ def _size(text: str) -> int:
 
 
 def _shards(opened: destinations.Opened, names: Sequence[str], most: int) -> list[list[str]]:
-    """In the order of the names, each of at most `most` bytes or of one tensor."""
+    """Divides the names, in order, into shards of at most `most` bytes or one tensor."""
     shards: list[list[str]] = []
     held = 0
     for name in names:
@@ -47,8 +47,8 @@ def _shards(opened: destinations.Opened, names: Sequence[str], most: int) -> lis
 
 
 def _write(opened: destinations.Opened, path: Path, exported: dict[str, str], shown: Silent, done: int) -> int:
-    """One file. `exported`: names in the checkpoint, and what they are called in the file."""
-    # The widest elements first, so that all lie where their width asks for.
+    """Writes one file. `exported`: maps names in the checkpoint to names in the file."""
+    # The widest elements first, so all are aligned.
     order = sorted(exported, key=lambda name: -_checkpoint.dtype_bytes(opened.tensors[name].dtype))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begins = {}
@@ -67,7 +67,7 @@ def _write(opened: destinations.Opened, path: Path, exported: dict[str, str], sh
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("w+b") as file:
-            # All of its room at once: a full disk is an error here, and not a signal in the middle.
+            # Allocate everything now, so a full disk is an error here, not a signal halfway.
             os.posix_fallocate(file.fileno(), 0, data_at + at)
             file.write(len(text).to_bytes(8, "little") + text)
             file.flush()

@@ -20,7 +20,7 @@ _MAX_SHOWN = 40
 
 
 def _rows(destination: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerRecord | None]:
-    """The checkpoints of a destination, and who writes there."""
+    """The checkpoints of a destination, and its owner."""
     store = destinations.open_store(destination)
     now = time.time()
     rows = [
@@ -40,7 +40,7 @@ def _rows(destination: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerReco
     if not rows:
         objects = [found for found in store.list("") if "/" not in found.key and not found.key.startswith("owner.")]
         names = {found.key for found in objects}
-        if names & {destinations.METADATA, "manifest.json"}:  # one checkpoint by itself
+        if names & {destinations.METADATA, "manifest.json"}:  # a single checkpoint
             complete = "manifest.json" in names
             modified = max(found.modified_ns for found in objects) / 1e9
             rows.append({
@@ -54,11 +54,11 @@ def _rows(destination: str) -> tuple[list[dict[str, Any]], _checkpoint.OwnerReco
 
 @dataclass
 class _Memory:
-    """What a job's memory holds."""
+    """The contents of a job's memory."""
 
     destination: str
     rows: list[dict[str, Any]]
-    lines: list[str]  # more to be said, each after the destination's name
+    lines: list[str]  # further lines, each printed after the destination's name
     silent: list[int]  # nodes that did not answer
     saves_to: list[str]
 
@@ -80,14 +80,14 @@ def _memory_rows(destination: str, key: Sequence[str] = ()) -> _Memory:
         for each in held["versions"]
     ]  # fmt: skip
     lines = [] if rows else [memory.NOTHING]
-    if rows and not any(row["complete"] for row in rows):  # one that is being copied, or overwritten, is usual
+    if rows and not any(row["complete"] for row in rows):  # one that is being copied or overwritten is normal
         ranks = _ranks(rows[0]["memory"]["lost_ranks"])
         lines.append(f"no step is complete; of step {rows[0]['step']} the shards of ranks {ranks} are missing")
     return _Memory(destination, rows, lines, held["silent"], held["saves_to"])
 
 
 def _copies(row: dict[str, Any]) -> str:
-    """Of the shard with the fewest."""
+    """The number of copies of the shard with the fewest."""
     copies, parity = row["memory"]["fewest_copies"], row["memory"]["fewest_parity"]
     text = f"{copies} {'copy' if copies == 1 else 'copies'}"
     return f"{text}, {parity} parity" if parity else text
@@ -101,14 +101,14 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _at_hand() -> list[str]:
-    """Without a destination: the memory of the jobs of this machine, and where these save to."""
+    """The default destinations: the memory of this machine's jobs, and where these save."""
     found = []
     for destination in memory.jobs_here():
         found.append(destination)
         try:
             found += _memory_rows(destination).saves_to
         except KeepstepError:
-            continue  # said when it is its turn
+            continue  # reported when it is listed
     return [*dict.fromkeys(found)]
 
 
@@ -136,7 +136,7 @@ def ls(arguments: list[str]) -> int:
                 continue
             found, owner = _rows(destination)
         except (KeepstepError, _checkpoint.Error, OSError) as error:
-            failed.append((destination, str(error)))  # the others are shown all the same
+            failed.append((destination, str(error)))  # the others are still shown
             continue
         rows += found
         if owner is not None:

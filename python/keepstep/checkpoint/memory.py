@@ -1,7 +1,7 @@
-"""The memory of a running job's agents as a destination: ``memory://JOB``, JOB as for ``keepstep stacks``.
+"""The memory of a running job's agents as a destination: ``memory://JOB``, with JOB as for ``keepstep stacks``.
 
-The job's agents are asked through the command ``keepstep ask``, which has doors and tokens. What ranks say of their
-shards comes from processes that run anybody's code: each word is checked before it is used.
+Queries the job's agents through the command ``keepstep ask``, which handles access and tokens. What ranks report about
+their shards comes from processes that run user code: every value is checked before use.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from keepstep._errors import KeepstepError
 SCHEME = "memory://"
 _QUICK_S, _READ_S = 15.0, 660.0  # the agents' own limits are below these
 _MAX_DIMENSIONS, _MAX_ELEMENTS, _MAX_NAME = 64, 1 << 62, 4096
-_RANKS_AT_ONCE = 500  # a question has at most 16 KiB
-_TRIES = 10  # at a version that is overwritten while it is looked at
+_RANKS_AT_ONCE = 500  # a request has at most 16 KiB
+_TRIES = 10  # if a version is overwritten while it is read
 
 NOTHING = (
     "its agents hold no copies. State that all ranks have alike is kept by the ranks that live; "
@@ -46,14 +46,14 @@ def is_memory(destination: str | os.PathLike[str]) -> bool:
 
 
 def refuse(command: str, destinations: Sequence[str]) -> None:
-    """Raises for a destination in memory, which `command` cannot do anything with, and says what to do."""
+    """Raises, with advice, if a destination is in memory, which `command` does not support."""
     for destination in destinations:
         if is_memory(destination):
             raise KeepstepError(f"{destination} is the memory of a running job: {_REFUSED[command]}")
 
 
 class Job:
-    """A job that runs, asked from outside. Used in a ``with``."""
+    """A running job, queried from outside. Used in a ``with``."""
 
     def __init__(self, destination: str, key: Sequence[str] = ()) -> None:
         self.destination = destination
@@ -69,12 +69,12 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()  # it keeps nothing that would be lost
+        self._process.kill()  # it holds nothing that could be lost
         self._process.communicate()
         self._said.close()
 
     def ask(self, limit_s: float = _QUICK_S, **question: Any) -> dict[str, Any]:
-        """KeepstepError: there is no such job, it does not answer, or it refuses."""
+        """Sends one request. KeepstepError: there is no such job, it does not answer, or it refuses."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             line = {"limit_s": limit_s, "request": {"op": "memory", **question}}
@@ -91,15 +91,15 @@ class Job:
         answer = json.loads(text)
         if not isinstance(answer, dict) or answer.get("ok") is not True:
             why = answer.get("error") if isinstance(answer, dict) else None
-            raise KeepstepError(f"{self.destination}: {why or 'the job gives an answer that is none'}")
+            raise KeepstepError(f"{self.destination}: {why or 'the job sent an invalid answer'}")
         return answer
 
     def held(self) -> dict[str, Any]:
-        """Everything that the agents hold, and the versions that come of it; the newest first."""
+        """Everything that the agents hold, and the resulting versions, newest first."""
         return self.ask(do="hold")
 
     def texts(self, version: dict[str, Any], held: dict[str, Any]) -> dict[int, str] | None:
-        """What describes the shard of each rank that has a copy; None: some of it was overwritten meanwhile."""
+        """The text that describes the shard of each rank with a copy; None if one was overwritten meanwhile."""
         nodes: dict[int, list[int]] = {}  # by rank
         for line in held["held"]:
             same = (line["version"], line["sharding"]) == (version["version"], version["sharding"])
@@ -113,13 +113,13 @@ class Job:
                 do="texts", node=node, version=version["version"], sharding=version["sharding"], ranks=ranks
             )
             if not answer["texts"]:
-                raise KeepstepError(f"{self.destination}: node {node} gives an answer that is none")
+                raise KeepstepError(f"{self.destination}: node {node} sent an invalid answer")
             for line in answer["texts"]:
                 rank = line["rank"]
                 if line["result"] == "good" and rank in ranks:
                     found[rank] = line["text"]
                 elif len(nodes.get(rank, ())) > 1:
-                    nodes[rank].pop(0)  # another node has one
+                    nodes[rank].pop(0)  # ask another node
                 elif line["result"] == "corrupt":
                     raise KeepstepError(
                         f"{self.destination}: the copy of the shard of rank {rank} on node {node} is corrupt"
@@ -129,7 +129,7 @@ class Job:
         return found
 
     def check(self, node: int, version: int | None) -> Iterator[list[dict[str, Any]]]:
-        """Has the agent of `node` read what it holds, or of it `version`; what came of it, a part at a time."""
+        """Has the agent of `node` read what it holds, or only `version`; yields the results in parts."""
         after, over = 0, False
         which = {} if version is None else {"version": version}
         while not over:
@@ -138,15 +138,15 @@ class Job:
             yield answer["checked"]
 
 
-# ---- what describes shards ------------------------------------------------------------------------------------------
+# ---- descriptions of shards -----------------------------------------------------------------------------------------
 
 
 @dataclass
 class Tensor:
-    """One tensor as ranks hold it: whole, or in parts of a DTensor.
+    """A tensor as ranks hold it: whole, or as parts of a DTensor.
 
     Attributes:
-        parts: offsets and lengths of each box, with the ranks that have it.
+        parts: offsets and lengths of each box, with the ranks that hold it.
     """
 
     dtype: str
@@ -157,12 +157,12 @@ class Tensor:
 
 @dataclass
 class Contents:
-    """What is in a version.
+    """The contents of a version.
 
     Attributes:
-        tensors: by name; where ranks hold different tensors under one name, the name says of which ranks each is.
-        values: names of what is no tensor.
-        capsules: bytes of what forward changed, by rank.
+        tensors: by name; if ranks hold different tensors under one name, the name also lists the ranks of each.
+        values: names of values that are not tensors.
+        capsules: bytes of what forward passes changed, by rank.
     """
 
     tensors: dict[str, Tensor]
@@ -200,7 +200,7 @@ def _tensor(name: Any, dtype: Any, shape: Any, layout: Any) -> tuple[str, tuple[
 
 
 def contents(texts: dict[int, str]) -> Contents:
-    """Of all ranks' texts (python/keepstep/torch/sharded/layout.py). KeepstepError: they are none."""
+    """The contents according to all ranks' texts (python/keepstep/torch/sharded/layout.py). KeepstepError: invalid."""
     found: dict[str, dict[tuple[str, tuple[int, ...]], Tensor]] = {}
     values: dict[str, None] = {}
     capsules = {}
@@ -230,7 +230,7 @@ def contents(texts: dict[int, str]) -> Contents:
 
 
 def look(job: Job, step: int | None) -> tuple[dict[str, Any], dict[str, Any], Contents]:
-    """What the agents hold, the version of `step` or else the newest complete one, and what is in it."""
+    """What the agents hold, the version of `step` (or the newest complete one), and its contents."""
     for _ in range(_TRIES):
         held = job.held()
         versions = held["versions"]
@@ -250,12 +250,12 @@ def look(job: Job, step: int | None) -> tuple[dict[str, Any], dict[str, Any], Co
 
 
 def jobs_here() -> list[str]:
-    """The destinations of this user's jobs on this machine. KeepstepError: they cannot be listed."""
+    """The memory destinations of this user's jobs on this machine. KeepstepError: they cannot be listed."""
     listed = subprocess.run([keepstep_command(), "jobs", "--json"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         raise KeepstepError(f"the jobs of this machine are not known: {listed.stderr.strip()}")
     jobs = [json.loads(line) for line in listed.stdout.splitlines()]
-    # Node 0's launcher answers for all; where it is not here, who is asked says where it is.
+    # Node 0's launcher answers for all. If it is not here, another launcher says where it is.
     first = {job["job"] for job in jobs if job.get("node") == 0}
     asked = [job for job in jobs if job.get("node") == 0 or job["job"] not in first]
     names = [job["job"] for job in asked]

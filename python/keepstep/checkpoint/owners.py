@@ -1,4 +1,4 @@
-"""Which namespaces this process writes into: it claims one at its first save and lets go when it ends."""
+"""The namespaces that this process writes to: it claims each at its first save and releases it when it ends."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import time
 
 from keepstep import _checkpoint
 
-_lock = threading.Lock()  # of the dictionaries
+_lock = threading.Lock()  # protects the dictionaries
 _owners: dict[tuple[int, str], _checkpoint.Owner] = {}
-_asking: dict[tuple[int, str], threading.Lock] = {}  # each namespace's own: one that is slow keeps no other waiting
-_taken: dict[tuple[int, str], int] = {}  # the token that this process had when another one took it, last
+_asking: dict[tuple[int, str], threading.Lock] = {}  # one per namespace, so a slow one does not delay the others
+_taken: dict[tuple[int, str], int] = {}  # this process's token when another one last took the namespace
 _attempts = itertools.count(1)
 
 
 def job_name() -> str:
-    """The same for every start of one job, where the environment says it; else empty."""
+    """The job's name from the environment, the same for every start of the job; empty if there is none."""
     for name in ("KEEPSTEP_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         value = os.environ.get(name, "")
-        if value not in ("", "none"):  # "none" is what torchrun calls all of its jobs
+        if value not in ("", "none"):  # torchrun calls all of its jobs "none"
             return value
     return ""
 
 
 def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
-    """This process's hold on a namespace, made sure of; claimed if it has none. Error ABORTED: another job has it.
+    """Claims a namespace for this process, or confirms that it still owns it. Error ABORTED: another job owns it.
 
-    What was taken from it is claimed again once whoever took it has ended, also where that is a start of the same job:
-    of two that live, the one that was taken over stays so.
+    A namespace that was taken over is claimed again once its new owner has ended, even if that is a later start of the
+    same job. While both live, the process that lost the namespace does not take it back.
     """
-    key = (os.getpid(), url)  # a forked child is nobody's heir
+    key = (os.getpid(), url)  # a forked child inherits nothing
     with _lock:
         asking = _asking.setdefault(key, threading.Lock())
     with asking:
@@ -47,7 +47,7 @@ def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
                 if error.code == "ABORTED":
                     with _lock:
                         _taken[key] = owner.token
-                owner = None  # the whole namespace was removed, or nobody has it any more: begin anew
+                owner = None  # the namespace was removed or has no owner any more: claim it again
         if owner is None:
             owner = _checkpoint.Owner(store, job)
             with _lock:
@@ -56,7 +56,7 @@ def owner_of(url: str, store: _checkpoint.Store, job: str) -> _checkpoint.Owner:
 
 
 def taken_since(url: str) -> int | None:
-    """Where this process lost a namespace and has it again: whoever had it meanwhile has tokens above this one."""
+    """This process's token before it lost a namespace, if it did. Owners since then have higher tokens."""
     with _lock:
         return _taken.get((os.getpid(), url))
 
@@ -71,21 +71,21 @@ def _is_free(store: _checkpoint.Store) -> bool:
 
 
 def next_attempt() -> int:
-    """A number that no save of this process had before: what it writes has names of its own."""
+    """A number that no save of this process has used, so its file names are unique."""
     return next(_attempts)
 
 
 def let_go(url: str | None = None) -> None:
-    """Of one namespace, or of all."""
+    """Releases one namespace, or all."""
     with _lock:
         keys = [key for key in _owners if key[0] == os.getpid() and url in (None, key[1])]
         released = [_owners.pop(key) for key in keys]
-    # Side by side: each that cannot be reached takes 10 s.
+    # In parallel, because each unreachable one takes 10 s.
     threads = [threading.Thread(target=_release, args=(owner,), name="keepstep-let-go") for owner in released[1:]]
     for thread, owner in zip(threads, released[1:], strict=True):
         try:
             thread.start()
-        except RuntimeError:  # not any more, at the end of the interpreter
+        except RuntimeError:  # impossible at interpreter exit
             _release(owner)
     for owner in released[:1]:
         _release(owner)
@@ -96,7 +96,7 @@ def let_go(url: str | None = None) -> None:
 
 def _release(owner: _checkpoint.Owner) -> None:
     with contextlib.suppress(_checkpoint.Error):
-        owner.release()  # else it was taken over, or cannot be reached, and the lease runs out
+        owner.release()  # on an error it was taken over, or is unreachable and its lease will expire
 
 
 atexit.register(let_go)

@@ -1,4 +1,4 @@
-"""How a save begins, whoever writes it: a rank by itself, or the process that writes for the ranks of a node."""
+"""How a save begins, whether a rank or its node's background writer writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keepstep.checkpoint import owners
 
 
 class Begun(NamedTuple):
-    """What the names of a save's files are made of."""
+    """The parts of the names of a save's files."""
 
     step: int
     token: int
@@ -20,9 +20,9 @@ class Begun(NamedTuple):
 def begin(
     url: str, store: _checkpoint.Store, job: str, step: int | None, replace: bool
 ) -> tuple[_checkpoint.Owner, Begun]:
-    """Makes sure that the destination is this job's and takes `step`, or that after the newest one.
+    """Makes sure that the destination belongs to this job. Saves `step`, or the one after the newest step.
 
-    KeepstepError: it is another job's, or has that step already.
+    KeepstepError: the destination belongs to another job, or already has that step.
     """
     try:
         owner = owners.owner_of(url, store, job)

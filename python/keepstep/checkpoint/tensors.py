@@ -1,4 +1,4 @@
-"""Whole tensors of a checkpoint into memory, gathered from the parts that ranks wrote."""
+"""Reads whole tensors of a checkpoint into memory, gathered from the parts that ranks wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bytes_of(tensor: _checkpoint.TensorEntry) -> int:
 
 
 def batches(opened: Opened, names: list[str]) -> Iterator[list[str]]:
-    """As many tensors at a time as make BATCH_BYTES, at least one."""
+    """Groups tensors into batches of up to BATCH_BYTES, each with at least one tensor."""
     batch: list[str] = []
     held = 0
     for name in names:
@@ -31,9 +31,9 @@ def batches(opened: Opened, names: list[str]) -> Iterator[list[str]]:
 
 
 def read_into(opened: Opened, addresses: dict[str, int]) -> None:
-    """Tensors by name, each to its address, in C order without gaps; checked against the manifest."""
+    """Reads each tensor to its address, in C order without gaps, and checks it against the manifest."""
     if opened.manifest is None:
-        from keepstep.torch.checkpoint import plain  # what DCP itself wrote only torch can read
+        from keepstep.torch.checkpoint import plain  # only torch can read what DCP itself wrote
 
         plain.read_into(opened, addresses)
         return
@@ -45,7 +45,7 @@ def read_into(opened: Opened, addresses: dict[str, int]) -> None:
         for i in reversed(range(len(strides) - 1)):
             strides[i] = strides[i + 1] * tensor.shape[i + 1]
         for part in tensor.parts:
-            assert part.data is not None  # a manifest has it of every part
+            assert part.data is not None  # a manifest has it for every part
             at = address + sum(offset * stride for offset, stride in zip(part.offsets, strides, strict=True))
             zeros = [0] * len(strides)
             boxes.append((part.extent.file, part.data, width, part.lengths, zeros, part.lengths, at, strides))

@@ -1,4 +1,4 @@
-"""How the commands of ``keepstep ckpt`` say things."""
+"""Shared formatting and options of the commands of ``keepstep ckpt``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shape(numbers: Sequence[int]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Columns as wide as their longest word; those of `right` end together."""
+    """Prints columns as wide as their longest cell; those in `right` are right-aligned."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         cells = [

@@ -1,6 +1,6 @@
-"""Data that is found, not replayed: corpora of tokens, mapped once per node, whose position is one number.
+"""Data that is looked up, not replayed: token corpora, mapped once per node, whose position is a single number.
 
-`TokenDataset`, `Blend` and `cached` come from keepstep.torch, which is imported when they are used.
+`TokenDataset`, `Blend` and `cached` come from keepstep.torch, which is imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``keepstep data COMMAND``: makes corpora of tokens, and looks into them."""
+"""``keepstep data COMMAND``: builds and inspects token corpora."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning examples from JSON lines: a corpus, and beside it which of its tokens are trained on."""
+"""Fine-tuning examples from JSON lines: a corpus, and a mask of the tokens that are trained on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from keepstep._errors import KeepstepError
 MAX_LINE_BYTES = 64 << 20
 _GZIP = b"\x1f\x8b"
 TRAINED_ROLE = "assistant"
-# Where examples are question and answer: names of the two, in the order in which they are looked for.
+# The field names of question and answer, in the order in which they are tried.
 PAIRS = (("prompt", "response"), ("prompt", "completion"), ("question", "answer"), ("instruction", "output"))
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one side said. `trained`: the model is to learn to say it; else it only reads it."""
+    """One side's message. `trained`: the model learns to produce it; otherwise it only reads it."""
 
     role: str
     text: str
@@ -33,9 +33,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """How turns become text: ``before`` + text + ``after``, with ``{role}`` in both replaced. ChatML unless given.
+    """How turns become text: ``before`` + text + ``after``, with ``{role}`` replaced in both. Default: ChatML.
 
-    What is trained on in an assistant's turn is its text and `after`: so the model learns to end it.
+    In an assistant's turn, its text and `after` are trained on, so the model learns to end its turn.
     """
 
     before: str = "<|im_start|>{role}\n"
@@ -47,10 +47,10 @@ class ChatSummary:
     """What `write_chat` wrote.
 
     Attributes:
-        examples: written, a document each.
-        tokens: in all, and how many of them are trained on.
-        skipped: lines that held no example, as file:line and what is wrong; the first 100.
-        skipped_lines: how many there were.
+        examples: number written, each a document.
+        tokens, trained_tokens: all tokens, and those that are trained on.
+        skipped: the first 100 lines without a valid example, as file:line and what is wrong.
+        skipped_lines: number of all such lines.
     """
 
     examples: int = 0
@@ -65,7 +65,7 @@ def turns_of(example: Any) -> list[Turn]:
 
     ``{"messages": [{"role": "user", "content": "..."}, ...]}`` (roles system, user, assistant, tool, ...), or question
     and answer: ``prompt`` and ``response`` or ``completion``, ``question`` and ``answer``, ``instruction`` (with
-    ``input``) and ``output``. Raises ValueError, which says what is wrong.
+    ``input``) and ``output``. Raises ValueError that says what is wrong.
     """
     if not isinstance(example, dict):
         raise ValueError(f"an example is an object, not {type(example).__name__}")
@@ -101,10 +101,10 @@ def _turn(number: int, message: Any) -> Turn:
 def read_examples(
     path: str | os.PathLike[str], on_read: Callable[[int], object] = lambda position: None
 ) -> Iterator[tuple[int, list[Turn] | ValueError]]:
-    """(line number from 1, its turns or what is wrong with it) of a file of JSON lines; empty lines are left out.
+    """Yields (line number from 1, its turns or its error) for a file of JSON lines; skips empty lines.
 
-    The file may be compressed with gzip. `on_read` is told how many of its bytes were read. OSError, EOFError: it
-    cannot be, or is cut off.
+    The file may be compressed with gzip. Calls `on_read` with the number of its bytes read. OSError, EOFError: it
+    cannot be read, or is truncated.
     """
     with open(path, "rb") as file:
         packed = file.read(len(_GZIP)) == _GZIP
@@ -125,12 +125,12 @@ def read_examples(
                 yield number, turns_of(json.loads(line.strip().decode("utf-8")))
             except RecursionError:
                 yield number, ValueError("nested too deeply")
-            except ValueError as error:  # of JSON, of UTF-8, of ours
+            except ValueError as error:  # from JSON, from UTF-8, or ours
                 yield number, ValueError(str(error))
 
 
 def utf8(text: str) -> list[int]:
-    """The tokenizer that is built in: a token a byte."""
+    """The built-in tokenizer: one token per byte."""
     return list(text.encode("utf-8", "surrogatepass"))
 
 
@@ -146,25 +146,25 @@ def write_chat(
     overwrite: bool = False,
     on_read: Callable[[int], object] = lambda position: None,
 ) -> ChatSummary:
-    """Writes PREFIX.bin and .idx (an example is a document, its parts sequences), and PREFIX.loss.bin and .idx.
+    """Writes PREFIX.bin and .idx (an example is a document, its parts are sequences), and PREFIX.loss.bin and .idx.
 
-    PREFIX.loss has the same shape and for each token 1 if it is trained on, else 0: what assistants say and how they
-    end, but not what comes before; `end_of_document`, where there is one. `keepstep.data.PackedDataset` reads both.
-    Either all of it is there afterwards or nothing new.
+    PREFIX.loss has the same shape, with 1 for each token that is trained on, else 0. Trained on are the text of
+    assistants and what ends it, but not what precedes it; also `end_of_document`, if given.
+    `keepstep.data.PackedDataset` reads both. Afterwards either all of it exists or nothing new.
 
     Args:
-        inputs: files of JSON lines; `turns_of` says what a line holds.
+        inputs: files of JSON lines; see `turns_of` for the contents of a line.
         encode: text to tokens, e.g. ``lambda text: tokenizer.encode(text, add_special_tokens=False).ids``. Each part
-            of a turn is encoded by itself, so that the mask is exact.
-        vocabulary: tokens are less than this; it chooses the type in the file.
+            of a turn is encoded separately, so the mask is exact.
+        vocabulary: all tokens are less than this; determines the type in the file.
         template: how turns become text; default: ChatML.
-        end_of_document: a last token of each example.
-        on_read: told now and then how many bytes of all inputs were read.
-        skip_bad_lines: leave out and count lines that hold no example; else they are an error.
+        end_of_document: a token to append to each example.
+        on_read: called now and then with the number of bytes read of all inputs.
+        skip_bad_lines: skip and count lines without a valid example; otherwise they are an error.
 
     Raises:
-        KeepstepError: a line that holds no example, by file and line; a token outside of `vocabulary`; a corpus that is
-            there already; what the system says of a file.
+        KeepstepError: a line without a valid example, by file and line; a token outside `vocabulary`; a corpus that
+            already exists; a file error from the system.
     """
     prefix = os.fspath(prefix)
     kind = next((kind for kind, most in (("uint16", 1 << 16), ("int32", 1 << 31)) if vocabulary <= most), "int64")
@@ -181,7 +181,7 @@ def write_chat(
             before += path.stat().st_size
         writer.finish(prefix)
     except BaseException as error:
-        tokens.discard()  # now: the exception may keep the writers alive for long
+        tokens.discard()  # now, as the exception may keep the writers alive for long
         loss.discard()
         if isinstance(error, RuntimeError | OSError) and not isinstance(error, KeepstepError):
             raise KeepstepError(f"write_chat: {error}") from None
@@ -191,7 +191,7 @@ def write_chat(
 
 @dataclass
 class _ChatWriter:
-    """Both corpora, and the same shape of them."""
+    """Writes both corpora in the same shape."""
 
     tokens: _engine.TokenWriter
     loss: _engine.TokenWriter
@@ -202,7 +202,7 @@ class _ChatWriter:
     summary: ChatSummary = field(default_factory=ChatSummary)
 
     def add(self, turns: list[Turn]) -> None:
-        """An example."""
+        """Adds an example."""
         for turn in turns:
             self._sequence(self.encode(self.template.before.replace("{role}", turn.role)), False)
             self._sequence(self.encode(turn.text), turn.trained)
@@ -227,7 +227,7 @@ class _ChatWriter:
     def finish(self, prefix: str) -> None:
         if self.summary.examples == 0:
             raise KeepstepError(f"write_chat: no example in the inputs; nothing is written to '{prefix}'")
-        self.loss.finish()  # first: where there is a corpus, its mask is there too
+        self.loss.finish()  # first, so a corpus never exists without its mask
         self.tokens.finish()
 
 

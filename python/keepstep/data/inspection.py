@@ -1,4 +1,4 @@
-"""``keepstep data info``, ``verify`` and ``sample``: what is in a corpus."""
+"""``keepstep data info``, ``verify`` and ``sample``: the contents of a corpus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _fail(name: str, error: Exception) -> int:
 
 
 def _about(corpus: _engine.TokenCorpus) -> dict[str, Any]:
-    """PREFIX.build.json, what `keepstep data build` wrote of it; empty for corpora that others made."""
+    """PREFIX.build.json, the description that `keepstep data build` wrote; empty for other corpora."""
     try:
         with open(f"{corpus.prefix}.build.json", encoding="utf-8") as file:
             found = json.load(file)
@@ -130,7 +130,7 @@ def verify(arguments: list[str]) -> int:
 
 
 def tokens_of(corpus: _engine.TokenCorpus, document: int, most: int) -> tuple[list[int], int]:
-    """The first `most` tokens of a document, and how many it has."""
+    """The first `most` tokens of a document, and its total number of tokens."""
     begin, end = corpus.document_start(document), corpus.document_start(document + 1)
     out = array.array("q", bytes(8 * min(end - begin, most)))
     corpus.read([begin], len(out), out.buffer_info()[0])
@@ -183,7 +183,7 @@ def sample(arguments: list[str]) -> int:
                     f", the first {len(tokens)}" if len(tokens) < length else ""))  # fmt: skip
                 print(shown)
     except BrokenPipeError:
-        raise  # is no error of ours (_command.py)
+        raise  # not our error (_command.py)
     except (RuntimeError, OSError) as error:
         return _fail("sample", error)
     return 0

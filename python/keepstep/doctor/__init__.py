@@ -1,1 +1,1 @@
-"""``keepstep doctor``: can this machine run jobs, and do its peers reach it?"""
+"""``keepstep doctor``: can this machine run jobs, and can its peers reach it?"""

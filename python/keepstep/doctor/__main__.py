@@ -1,4 +1,4 @@
-"""``keepstep doctor``: can this machine run jobs, and do its peers reach it?"""
+"""``keepstep doctor``: can this machine run jobs, and can its peers reach it?"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def wanted(arguments: list[str]) -> tuple[Wanted, bool]:
-    """And whether JSON is wanted. Ends the process with 2 where options are wrong."""
+    """Parses the options; also returns whether JSON is wanted. Ends the process with code 2 if they are wrong."""
     made = parser()
     options = made.parse_args(arguments)
     if options.nproc_per_node is not None and not 1 <= options.nproc_per_node <= MAX_RANKS:

@@ -1,4 +1,4 @@
-"""All checks in their order, each when its turn comes, so that a person sees them come."""
+"""All checks in order, one at a time, so results can be shown as they arrive."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Step = tuple[str, Callable[[], list[Finding]]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for. `ranks` None: as many as `keepstep run --nproc-per-node auto` starts."""
+    """The options. `ranks` None: as many as `keepstep run --nproc-per-node auto` starts."""
 
     ranks: int | None = None
     meeting: peers.Meeting | None = None
 
 
 def checks(wanted: Wanted, begin: Callable[[str], None]) -> Iterator[Finding]:
-    """`begin` is told what is being checked, before it may take a while."""
+    """`begin` is called with what is checked next, as it may take a while."""
     begin("the engine")
     try:
         command = keepstep_command()
@@ -50,7 +50,7 @@ def checks(wanted: Wanted, begin: Callable[[str], None]) -> Iterator[Finding]:
         return
     try:
         errors = 0
-        # A launcher at the peers' endpoint says itself whether it can listen there.
+        # With peers, the launcher at their endpoint reports whether it can listen there.
         port_problem = network.bind_problem(network.DEFAULT_PORT) if wanted.meeting is None else None
         for what, check in [*of_interpreter(probe, machine, command), *of_machine(machine, command, port_problem)]:
             begin(what)
@@ -60,7 +60,7 @@ def checks(wanted: Wanted, begin: Callable[[str], None]) -> Iterator[Finding]:
     finally:
         probe.end()
     if errors:
-        return  # a job would only fail, for what was said already
+        return  # a job would only fail, for reasons already reported
     begin("a small job on this machine")
     yield from loopback(environment())
     if wanted.meeting is not None:
@@ -69,12 +69,12 @@ def checks(wanted: Wanted, begin: Callable[[str], None]) -> Iterator[Finding]:
 
 
 def ask_engine(command: str, ranks: int | None) -> dict[str, Any]:
-    """The engine's answer; it reads the stacks of a process that is no child of its own, as those of ranks are read."""
+    """The engine's answer. To try reading stacks, it reads those of a process that is not its child, like a rank."""
     waits = "print('here', flush=True); input()"
     waiting = subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert waiting.stdout is not None
     try:
-        waiting.stdout.readline()  # before that it is not Python yet
+        waiting.stdout.readline()  # until then the process is not Python yet
         return engine.ask(command, ranks, waiting.pid)
     finally:
         waiting.kill()

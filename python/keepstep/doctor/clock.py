@@ -1,4 +1,4 @@
-"""Clocks of this machine; those of its peers are compared in peers.py."""
+"""The clocks of this machine; peers.py compares those of its peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNSYNCHRONIZED = 0x40  # STA_UNSYNC of adjtimex(2)
 
 
 class _Timex(ctypes.Structure):
-    """struct timex as far as its status; the rest is room for the kernel to write into."""
+    """struct timex up to its status; the rest is space for the kernel to write into."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),
@@ -29,7 +29,7 @@ class _Timex(ctypes.Structure):
 
 
 def kernel_status() -> int | None:
-    """The kernel's word on its clock (adjtimex(2)), or None where it may not be asked."""
+    """The kernel's clock status (adjtimex(2)), or None if the call is not allowed."""
     asked = _Timex(modes=0)
     if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(asked)) < 0:
         return None
@@ -50,7 +50,7 @@ def source(system: System) -> list[Finding]:
 
 
 def wall(status: int | None, now: float, built: float) -> list[Finding]:
-    """`now` and `built`: seconds since the epoch; `built`: when the command keepstep was written."""
+    """`now`, `built`: seconds since the epoch; `built`: when the keepstep command's file was written."""
     text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < built - 86400:
         found = f"{text} is before keepstep was built here"
@@ -68,7 +68,7 @@ def wall(status: int | None, now: float, built: float) -> list[Finding]:
 
 
 def built_at(command: str) -> float:
-    """When the file of the command was written; 0 if it cannot be found out."""
+    """When the command's file was written; 0 if unknown."""
     try:
         return os.stat(command).st_mtime
     except OSError:

@@ -1,6 +1,6 @@
-"""What the engine says of this machine (``keepstep machine``), as findings.
+"""What the engine reports about this machine (``keepstep machine``), as findings.
 
-The engine knows what it needs, and tries it; a job that starts is judged by the same code. Here are only the words.
+The engine knows what it needs and tries it; the same code runs when a job starts. Only the wording is here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from keepstep._errors import KeepstepError
 from keepstep.doctor.finding import Finding, error, fine, in_words, size, warning
 
 LIMIT_S = 60.0
-MAX_TEMP_BYTES = 75  # a socket's path has 107, and multiprocessing adds /pymp-abcdefgh/listener-abcdefgh
+MAX_TEMP_BYTES = 75  # a socket's path has room for 107, and multiprocessing adds /pymp-abcdefgh/listener-abcdefgh
 _KERNEL = (
     "in a container its seccomp profile may forbid this (docker run --security-opt seccomp=unconfined shows whether it "
     "does); otherwise a kernel from 5.4 on is needed"
@@ -21,7 +21,7 @@ _KERNEL = (
 
 
 def ask(command: str, ranks: int | None, stacks_of: int) -> dict[str, Any]:
-    """The answer of `command`, which is keepstep's. Raises KeepstepError."""
+    """The answer of `command`, the path of keepstep. Raises KeepstepError."""
     words = [command, "machine", "--stacks-of", str(stacks_of)]
     words += [] if ranks is None else ["--nproc-per-node", str(ranks)]
     try:
@@ -38,7 +38,7 @@ def ask(command: str, ranks: int | None, stacks_of: int) -> dict[str, Any]:
 
 
 def _judged(check: str, about: dict[str, Any], otherwise: str) -> list[Finding]:
-    """The engine's sentences, which have what to do behind a semicolon."""
+    """Findings from the engine's sentences, which put the advice after a semicolon."""
     findings = []
     for make, sentences in ((error, about["errors"]), (warning, about["warnings"])):
         for sentence in sentences:

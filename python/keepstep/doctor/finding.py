@@ -14,9 +14,9 @@ class Finding:
 
     Attributes:
         check: what was checked, in a word or two.
-        level: ``error`` keeps jobs from running; with a ``warning`` they run, but slower or less safe.
-        found: what there is, in one sentence.
-        advice: what to do; empty where it is fine, or where `found` says it.
+        level: an ``error`` keeps jobs from running; with a ``warning`` they run, but slower or less safely.
+        found: what was found, in one sentence.
+        advice: what to do; empty if all is fine or `found` says it.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""GPUs: that the driver, torch and the job see the same ones, and that they are well."""
+"""GPUs: whether the driver, torch and the job see the same ones, and whether they are healthy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OLDEST_TORCH = (2, 14)  # for state on a GPU (keepstep/torch/distributed/nccl.py
 
 
 def gpus(system: System, found: dict[str, Any], visible: int) -> list[Finding]:
-    """`found`: the probe's, which has torch. `visible`: GPUs that a job would start ranks for."""
+    """`found`: the answer of the probe, which imports torch. `visible`: GPUs that a job would start ranks for."""
     driver = system.read("proc/driver/nvidia/version")
     there = len(list((system.root / "proc/driver/nvidia/gpus").glob("*")))
     about = found["torch"]

@@ -11,14 +11,14 @@ from keepstep._errors import KeepstepError
 from keepstep.doctor.finding import Finding, error, fine, warning
 from keepstep.doctor.jobs import probe
 
-LIMIT_S = 240.0  # it takes some seconds, and far longer on a machine whose CPUs are all in use
+LIMIT_S = 240.0  # usually some seconds, but far longer if all CPUs are busy
 OLDEST = (3, 10)
 NEWEST_TESTED = (3, 11)
 OTHER_PYTHON = "set KEEPSTEP_PYTHON to an interpreter that fits"
 
 
 class Probe:
-    """A look into an interpreter, in a process of its own: importing torch takes seconds, and may end the process."""
+    """Inspects an interpreter in a separate process: importing torch takes seconds, and may end the process."""
 
     def __init__(self, python: str) -> None:
         self.python = python
@@ -32,7 +32,7 @@ class Probe:
             raise KeepstepError(f"{python} cannot be started: {why}") from None
 
     def answer(self) -> dict[str, Any]:
-        """Waits for it. Raises KeepstepError if the process dies, hangs, or says something else."""
+        """Waits for the answer. Raises KeepstepError if the process dies, hangs, or prints something else."""
         try:
             said, complaints = self._process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -52,7 +52,7 @@ class Probe:
         )
 
     def end(self) -> None:
-        """Leaves no process behind."""
+        """Ends the process, if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
@@ -76,7 +76,7 @@ def python(found: dict[str, Any]) -> list[Finding]:
 
 
 def package(found: dict[str, Any], engine_version: str, command: str) -> list[Finding]:
-    """`engine_version`: that of the command keepstep, `command`."""
+    """`engine_version`: the version of `command`, the keepstep command."""
     for name in ("keepstep", "keepstep._engine"):
         if name in found["problems"]:
             return [
@@ -112,7 +112,7 @@ def torch(found: dict[str, Any]) -> list[Finding]:
     if not about["distributed"]:
         return [error("torch", f"{about['version']} is built without torch.distributed", "install an official build")]
     problem = found["problems"].get("keepstep.torch", "")
-    if problem:  # an old torch is refused here, in the words of keepstep.torch.versions
+    if problem:  # keepstep.torch.versions explains why this torch is too old
         return [error("torch", problem.removeprefix("KeepstepError: "))]
     built = f"CUDA {about['cuda']}, NCCL {about['nccl'] or 'not told'}" if about["cuda"] else "for CPUs only"
     return [fine("torch", f"{about['version']}, built {'with ' if about['cuda'] else ''}{built}")]

@@ -1,4 +1,4 @@
-"""A real job of two nodes with two ranks each, on this machine: launcher, zygote, workers, and the data plane."""
+"""Runs a real job of two nodes with two ranks each on this machine: launcher, zygote, workers, and the data plane."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from keepstep.doctor.finding import Finding, error, fine, size
 from keepstep.doctor.jobs.marks import LOOPBACK, said
 
 RANKS_PER_NODE = 2
-LIMIT_S = 240.0  # it takes some seconds, and far longer on a machine whose CPUs are all in use
+LIMIT_S = 240.0  # usually some seconds, but far longer if all CPUs are busy
 
 
 def environment() -> dict[str, str]:
-    """For a job of the doctor: one thread a rank; no option of a job that is to come."""
+    """For a job of the doctor: one thread per rank, without the options of the user's own jobs."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "SLURM_"))}
     return mine | {"OMP_NUM_THREADS": "1"}
 
 
 def loopback(environ: Mapping[str, str]) -> list[Finding]:
-    """`environ`: as `environment` makes it."""
+    """`environ`: the result of `environment`."""
     with tempfile.TemporaryDirectory(prefix="keepstep-doctor-") as folder, Processes() as processes:
         try:
             launchers = Launchers(

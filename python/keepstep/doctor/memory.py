@@ -1,4 +1,4 @@
-"""Memory beside what the engine needs: room for torch, forks of large processes, files that nobody uses any more."""
+"""Memory other than what the engine needs: room for torch, forks of large processes, files no longer in use."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from keepstep.doctor.finding import Finding, fine, in_words, size, warning
 from keepstep.doctor.system import System
 
-RANK_BYTES = 200 << 20  # a rank after a step of a tiny model on CPUs: its own pages, and its share of the zygote's
+RANK_BYTES = 200 << 20  # a rank after a step of a tiny model on CPUs: its own pages and its share of the zygote's
 CONTAINER_SHM_BYTES = 64 << 20
 
 
 def room(machine_available: int, ranks: int) -> list[Finding]:
-    """Nothing where the ranks have room for torch itself."""
+    """Empty if the ranks have room for torch itself."""
     if machine_available >= ranks * RANK_BYTES:
         return []
     return [
@@ -26,7 +26,7 @@ def room(machine_available: int, ranks: int) -> list[Finding]:
 
 
 def forks(system: System) -> list[Finding]:
-    """Ranks are forked from a process with torch, loaders from ranks: each time all memory is promised again."""
+    """Ranks are forked from a process with torch, and loaders from ranks; each fork commits all memory again."""
     swap = system.fields("proc/meminfo").get("SwapTotal", "0 kB").split()[0]
     swap_text = "no swap" if swap == "0" else f"{size(int(swap) * 1024)} of swap"
     if system.number("proc/sys/vm/overcommit_memory") != 2:
@@ -44,7 +44,7 @@ def forks(system: System) -> list[Finding]:
 
 
 def small_dev_shm(total_bytes: int) -> list[Finding]:
-    """Nothing where it is larger than what container runtimes give by default."""
+    """Empty if /dev/shm is larger than the default of container runtimes."""
     if total_bytes > CONTAINER_SHM_BYTES:
         return []
     return [
@@ -58,7 +58,7 @@ def small_dev_shm(total_bytes: int) -> list[Finding]:
 
 
 def leftovers(system: System) -> list[Finding]:
-    """Files in /dev/shm of DataLoader workers that were killed; nothing where there are none."""
+    """Files in /dev/shm of killed DataLoader workers; empty if there are none."""
     left: dict[str, int] = {}
     for path in (system.root / "dev/shm").glob("torch_*"):
         owner = re.match(r"torch_(\d+)_", path.name)

@@ -14,12 +14,12 @@ from keepstep.doctor.system import System
 
 DEFAULT_PORT = 29400  # of --rdzv-endpoint
 SLOW_S = 1.0
-MIN_PORTS = 1000  # ranks listen at such ports, too, and each has connections to many others
+MIN_PORTS = 1000  # ranks also listen on such ports, and each connects to many others
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What the resolver said. `problem`: there are no addresses, and why."""
+    """The resolver's answer. `problem`: why there are no addresses, if there are none."""
 
     addresses: Sequence[str]
     seconds: float
@@ -30,14 +30,14 @@ def resolve(name: str) -> Resolved:
     begun = time.monotonic()
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as why:  # the latter: it is no name at all
+    except (OSError, UnicodeError) as why:  # UnicodeError: not a name at all
         return Resolved((), time.monotonic() - begun, getattr(why, "strerror", None) or str(why))
     addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
     return Resolved(tuple(addresses), time.monotonic() - begun)
 
 
 def own_address(towards: str = "192.0.2.1") -> str | None:
-    """The address of this machine on the route to `towards`, an address; nothing is sent. None: there is no route."""
+    """This machine's address on the route to the address `towards`; nothing is sent. None if there is no route."""
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -52,7 +52,7 @@ def is_loopback(address: str) -> bool:
 
 
 def own_name(name: str, found: Resolved, route: str | None) -> list[Finding]:
-    """`route`: the address with which this machine goes out, if any."""
+    """`route`: the address that this machine uses for outgoing connections, if any."""
     instead = f"give --rdzv-endpoint an address instead of this name ({route or 'ip addr lists them'})"
     if found.problem:
         return [
@@ -84,7 +84,7 @@ def own_name(name: str, found: Resolved, route: str | None) -> list[Finding]:
 
 
 def bind_problem(port: int) -> str:
-    """Why nobody can listen at `port` of all addresses; empty: it is free."""
+    """Why no process can listen on `port` on all addresses; empty if the port is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -95,7 +95,7 @@ def bind_problem(port: int) -> str:
 
 
 def ports(system: System, problem: str | None) -> list[Finding]:
-    """`problem`: of the port at which jobs of several nodes meet, as `bind_problem` says it; None: not looked at."""
+    """`problem`: the answer of `bind_problem` for the port at which jobs of several nodes meet; None: not checked."""
     first, last = map(int, (system.read("proc/sys/net/ipv4/ip_local_port_range") or "32768 60999").split())
     findings = []
     if problem:

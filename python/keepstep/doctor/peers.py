@@ -22,24 +22,24 @@ from keepstep.doctor.network import DEFAULT_PORT, resolve
 from keepstep.report.journal import read_objects
 
 ASK_S = 5.0
-REFUSED_ASKING = 1  # how often a doctor is refused that asks another one for a job, with the key that a job would have
-REFUSED_FOR_GOOD = 3  # how often a launcher is, before it believes that it has another key
-REFUSED_S = 2.0  # it needs a fraction of that
-CHECKS = ("endpoint", "token", "peers")  # those that can fail here, while a machine alone is well
-AFTER_MEETING_S = 120.0  # for all that follows
-CLOCK_LIMIT_S = 1.0  # as of `keepstep run --clock-limit`
+REFUSED_ASKING = 1  # refusals of a doctor that asks another doctor for a job with the job's key
+REFUSED_FOR_GOOD = 3  # refusals after which a launcher concludes that it has a different key
+REFUSED_S = 2.0  # its retries take a fraction of that
+CHECKS = ("endpoint", "token", "peers")  # the checks that can fail here while each machine alone is fine
+AFTER_MEETING_S = 120.0  # for everything after the meeting
+CLOCK_LIMIT_S = 1.0  # like `keepstep run --clock-limit`
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where peers meet, and what shows that they belong together: as `keepstep run` is told.
+    """Where peers meet, and how they show that they belong together: the options of `keepstep run`.
 
     Attributes:
         endpoint: HOST or HOST:PORT.
-        token_file: None: the token is in KEEPSTEP_TOKEN.
-        rdzv_id: of the job that is to run there.
-        nodes: machines on which a doctor is started.
-        timeout_s: for all of them to come.
+        token_file: the token's file; None: the token is in KEEPSTEP_TOKEN.
+        rdzv_id: that of the job that will run there.
+        nodes: number of machines on which a doctor is started.
+        timeout_s: the longest time to wait for all of them.
     """
 
     endpoint: str
@@ -64,7 +64,7 @@ class Meeting:
 
 
 def peers(command: str, meeting: Meeting, environ: Mapping[str, str]) -> list[Finding]:
-    """`command`: keepstep's; `environ`: of the small job."""
+    """`command`: the path of keepstep; `environ`: for the small job."""
     host, _ = meeting.address()
     found = resolve(host)
     if found.problem:
@@ -80,7 +80,7 @@ def peers(command: str, meeting: Meeting, environ: Mapping[str, str]) -> list[Fi
 
 
 def job_there(command: str, meeting: Meeting, environ: Mapping[str, str]) -> Finding | None:
-    """A job that runs at the endpoint and takes our key, which is left alone; or why it cannot be asked."""
+    """Finds a job that runs at the endpoint and accepts our key, which is left alone; or why it cannot be asked."""
     words = [command, "ask", meeting.text(), "--rdzv-id", meeting.rdzv_id, *meeting.key()]
     question = json.dumps({"limit_s": ASK_S, "request": {"op": "describe"}})
     done = subprocess.run(
@@ -90,7 +90,7 @@ def job_there(command: str, meeting: Meeting, environ: Mapping[str, str]) -> Fin
         return error("token", done.stderr.strip().removeprefix("keepstep ask: "))
     answer = json.loads(done.stdout)
     if not answer.get("ok"):
-        return None  # nobody is there yet, a doctor is, or a job with another key: meet() finds out
+        return None  # there is nobody yet, a doctor, or a job with a different key: meet() finds out
     job = f"{answer['job']} ({in_words(answer['nodes'], 'node')}, step {answer['step']})"
     return fine(
         "endpoint",
@@ -102,7 +102,7 @@ def job_there(command: str, meeting: Meeting, environ: Mapping[str, str]) -> Fin
 def meet(command: str, meeting: Meeting, environ: Mapping[str, str]) -> list[Finding]:
     with tempfile.TemporaryDirectory(prefix="keepstep-doctor-") as name, Processes() as processes:
         folder = Path(name)
-        # Another --rdzv-id than the job's is another key: no launcher of the job takes the doctor for one of its own.
+        # A different --rdzv-id is a different key: no launcher of the job takes the doctor for one of its own.
         job = processes.start(
             [
                 *(command, "run", "--nnodes", str(meeting.nodes), "--nproc-per-node", "1", "--max-restarts", "0"),
@@ -140,9 +140,9 @@ _FIREWALL = (
 
 
 def why_failed(lines: Sequence[str]) -> tuple[str, str]:
-    """What a launcher's output says of the end of its job, and what to do; empty: it says nothing.
+    """Why a job ended according to its launcher's output, and what to do; empty if the output does not say.
 
-    A launcher has the last word. Where that is only that a rank ended, the rank's exception says why.
+    The exception of a rank explains more than the launcher's last message, which may only say that a rank ended.
     """
     raised = dict.fromkeys(line for line in lines if re.match(r"[A-Z]\w*(Error|Exception): ", line))
     if raised:
@@ -154,7 +154,7 @@ def why_failed(lines: Sequence[str]) -> tuple[str, str]:
 
 
 def strangers(run: Path) -> dict[str, list[float]]:
-    """When node 0 refused each address for another key, by its journal. Other nodes have nobody to refuse."""
+    """When node 0 refused each address for a different key, from its journal. Only node 0 refuses anyone."""
     refused: dict[str, list[float]] = {}
     for path in run.glob("journal*.jsonl"):
         for event in read_objects(path)[0]:
@@ -165,9 +165,9 @@ def strangers(run: Path) -> dict[str, list[float]]:
 
 
 def expect_no_stranger(run: Path, now: float) -> None:
-    """Raises BenchError once a peer with another key has been told so: it is not coming, and others wait in vain."""
+    """Raises BenchError once a peer with a different key has been told so: it will not join, so waiting is futile."""
     if any(len(times) >= REFUSED_FOR_GOOD and now > times[-1] + REFUSED_S for times in strangers(run).values()):
-        raise BenchError("a peer came with another key")
+        raise BenchError("a peer used a different job token or --rdzv-id")
 
 
 def judge(meeting: Meeting, report: dict[str, Any]) -> list[Finding]:
@@ -186,7 +186,7 @@ def judge(meeting: Meeting, report: dict[str, Any]) -> list[Finding]:
 
 
 def wrong_names(report: dict[str, Any]) -> Iterator[Finding]:
-    """A job needs no names but the endpoint's; people, Gloo and MPI do."""
+    """A job needs no name but the endpoint's; people, Gloo and MPI need the others."""
     for here, resolved in zip(report["machines"], report["names"], strict=True):
         for there, found in zip(report["machines"], resolved, strict=True):
             if there is here or there["address"] in found["addresses"]:

@@ -1,11 +1,11 @@
-"""CPUs: how many, how much of their time, and what they can."""
+"""CPUs: how many, how much of their time, and their features."""
 
 from __future__ import annotations
 
 from keepstep.doctor.finding import Finding, fine, in_words, warning
 from keepstep.doctor.system import System
 
-# Instructions that the engine or torch chooses by what the CPU has: without them it runs, slower.
+# Instructions that the engine or torch uses if the CPU has them: without them everything runs, but slower.
 _WANTED = {
     "avx2": "parity, token batches and torch's own kernels are several times slower",
     "aes": "encryption between nodes is many times slower",
@@ -15,7 +15,7 @@ _PASS_ON = "a virtual machine must pass the CPU's features on (CPU model `host`)
 
 
 def quota(system: System) -> float | None:
-    """How many CPUs' time the control groups of this process allow; None: no limit."""
+    """How many CPUs' worth of time this process's control groups allow; None if there is no limit."""
     found = []
     for version, folder in system.groups("cpu"):
         if version == 2:
@@ -30,7 +30,7 @@ def quota(system: System) -> float | None:
 
 
 def cores(system: System, cpus: int, ranks: int) -> list[Finding]:
-    """`cpus`: that this process may use."""
+    """`cpus`: how many this process may use."""
     allowed = quota(system)
     if allowed is not None and allowed < min(cpus, ranks):
         return [
@@ -54,7 +54,7 @@ def cores(system: System, cpus: int, ranks: int) -> list[Finding]:
 
 
 def features(system: System, architecture: str) -> list[Finding]:
-    """`architecture`: as ``uname -m`` says."""
+    """`architecture`: as reported by ``uname -m``."""
     if architecture != "x86_64":
         return [
             warning("CPU features", f"this is {architecture}", "keepstep is tested on x86-64 only: expect a problem")

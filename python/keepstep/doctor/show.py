@@ -1,4 +1,4 @@
-"""Findings for people, as they come, and for programs."""
+"""Shows findings, to people as they arrive, and to programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def print_json(findings: Sequence[Finding], version: str) -> None:
 
 
 class Page:
-    """Prints each finding as it comes; on a terminal also what is being checked meanwhile."""
+    """Prints each finding as it arrives, and on a terminal also what is being checked."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""Files of the kernel, below a folder that tests can replace, and the control groups of this process among them."""
+"""Files of the kernel, including this process's control groups, below a folder that tests can replace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class System:
         self.root = root
 
     def read(self, name: str) -> str | None:
-        """The text of ``/NAME`` without spaces around it; None if it cannot be read."""
+        """The text of ``/NAME`` without surrounding white space; None if it cannot be read."""
         try:
             return (self.root / name).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def number(self, name: str) -> int | None:
-        """A file that holds one number. None also for ``max``, which is how the kernel says that there is no limit."""
+        """The number in a file; also None for ``max``, with which the kernel means that there is no limit."""
         text = self.read(name)
         return int(text) if text is not None and text.removeprefix("-").isdigit() else None
 

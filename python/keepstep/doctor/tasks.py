@@ -1,11 +1,11 @@
-"""How many processes and threads there may be."""
+"""The limits on processes and threads."""
 
 from __future__ import annotations
 
 from keepstep.doctor.finding import Finding, fine, in_words, warning
 from keepstep.doctor.system import System
 
-# Threads count. A rank is a process with some ten threads of torch and the engine; loaders and compilers come on top.
+# Threads count too. A rank has some ten threads of torch and the engine, plus loaders and compilers.
 TASKS_OF_LAUNCHER = 32
 TASKS_PER_RANK = 32
 
@@ -15,7 +15,7 @@ def needed(ranks: int) -> int:
 
 
 def tasks(system: System, ranks: int, user_limit: int | None, user_tasks: int) -> list[Finding]:
-    """`user_limit`: RLIMIT_NPROC where it holds, `user_tasks`: what this user has of it."""
+    """`user_limit`: RLIMIT_NPROC if it applies; `user_tasks`: this user's current tasks."""
     rooms = []
     for _, folder in system.groups("pids"):
         limit = system.number(f"{folder}/pids.max")
@@ -41,7 +41,7 @@ def tasks(system: System, ranks: int, user_limit: int | None, user_tasks: int) -
 
 
 def tasks_of(system: System, user: int) -> int:
-    """Processes and threads of a user, by its number."""
+    """The number of threads of all processes of a user, given by uid."""
     count = 0
     for folder in (system.root / "proc").iterdir():
         if folder.name.isdigit():

@@ -23,12 +23,12 @@ class Totals:
 
     Attributes:
         wall_s: from the journal's first to its last line.
-        useful_s: committed steps without the recoveries that fell into them.
-        goodput: useful_s / wall_s, the share of the time that moved the training forward; None without a step.
+        useful_s: time of committed steps, without the recoveries that fell into them.
+        goodput: useful_s / wall_s, the share of the time that made progress; None without a step.
         recovering_s: what the recoveries cost beyond the steps they fell into.
         starting_s: until the first step began (the first commit less one median step).
-        lost_rank_seconds: recovering_s x ranks, as every rank waits.
-        lost_money: lost_rank_seconds at the given price per rank and hour; None without a price.
+        lost_rank_seconds: recovering_s x ranks, because every rank waits.
+        lost_money: lost_rank_seconds at the given price per rank-hour; None without a price.
     """
 
     wall_s: float
@@ -45,7 +45,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A run, understood. ``ended`` is the exit code the journal tells of, None if it does not (cut off, or running)."""
+    """The analysis of a run. ``ended``: the exit code in the journal; None if it has none (truncated, or running)."""
 
     directory: Path
     script: str
@@ -61,12 +61,12 @@ class Analysis:
     data_waits: list[DataWaits]
     memory_per_rank: int | None  # bytes of shared memory
     memory_total: int | None
-    sockets: int | None  # bytes of the kernel's buffers, at most
+    sockets: int | None  # maximum bytes of the kernel's buffers
     connections_per_rank: int | None
     refused: int
     ended: int | None
     ended_because: str
-    outlived: list[str]  # failures that a redo passed over
+    outlived: list[str]  # failures that a redo got past
     unreadable: int
     started_mono: float
     totals: Totals
@@ -77,7 +77,7 @@ def _first(lines: list[Line], event: str) -> Line | None:
 
 
 def _median_step_s(commits: list[Commit], recoveries: list[Recovery]) -> float | None:
-    """The median time between two commits that no recovery fell between."""
+    """The median time between two commits without a recovery in between."""
     gaps = [
         later.mono - earlier.mono
         for earlier, later in pairwise(commits)
@@ -91,7 +91,7 @@ def _median_step_s(commits: list[Commit], recoveries: list[Recovery]) -> float |
 
 
 def _downtime_s(recovery: Recovery, step_s: float | None) -> float | None:
-    """Fault to the first new step on all ranks, less the one step that would have been done anyway."""
+    """From the fault to the first new step on all ranks, less the one step that would have been done anyway."""
     if recovery.total_s is None or step_s is None:
         return None
     return max(0.0, recovery.total_s - step_s)
@@ -137,7 +137,7 @@ def _totals(
 
 
 def analyse_record(record: RunRecord, price_per_hour: float | None = None) -> Analysis:
-    """``price_per_hour``: of one rank (one accelerator), in any currency."""
+    """``price_per_hour``: the price of one rank (one accelerator), in any currency."""
     recoveries, spares_lost = recoveries_of(record)
     step_s = _median_step_s(record.commits, recoveries)
     for recovery in recoveries:

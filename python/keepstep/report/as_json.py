@@ -1,4 +1,4 @@
-"""The report as one JSON object. Times in milliseconds where the name ends in ``_ms``, else in seconds (``_s``)."""
+"""The report as one JSON object. Times are in milliseconds if the name ends in ``_ms``, else in seconds (``_s``)."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ PREFIX = "data_waits_"
 
 @dataclass(frozen=True)
 class DataWaits:
-    """What one rank waited for over all committed steps.
+    """One rank's waits for data over all committed steps.
 
     Attributes:
-        steps: in which it waited at least once.
-        batches: that were not ready in time.
-        page_faults: waited for: pages that had to come from a disk.
-        seconds: that making these batches took.
+        steps: number of steps in which it waited at least once.
+        batches: number of batches that were not ready in time.
+        page_faults: number of waits for pages from a disk.
+        seconds: time that making these batches took.
     """
 
     rank: int
@@ -30,7 +30,7 @@ class DataWaits:
 
 
 def data_waits_of(metrics: Iterable[Mapping[str, Any]]) -> list[DataWaits]:
-    """By rank. Of a step that a restart committed again the later line counts."""
+    """Sorted by rank. If a restart committed a step again, the later line is used."""
     steps: dict[tuple[int, int], Mapping[str, Any]] = {}
     for found in metrics:
         step = as_integer(found.get("step"))

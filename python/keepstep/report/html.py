@@ -34,7 +34,7 @@ def _x(step: int, first: int, last: int) -> float:
 
 
 def loss_svg(analysis: Analysis) -> str:
-    """The loss by step, faults as dashed lines that say what happened when pointed at."""
+    """The loss by step; faults are dashed lines that show what happened on hover."""
     points = [(commit.step, commit.loss) for commit in analysis.commits if commit.loss is not None]
     if not points:
         return "<p>No loss was logged.</p>"
@@ -73,7 +73,7 @@ def loss_svg(analysis: Analysis) -> str:
 
 
 def timeline_svg(recoveries: list[Recovery]) -> str:
-    """A bar per recovery, one colour a phase, to one scale."""
+    """A bar per recovery to a common scale, with one color per phase."""
     longest = max((sum(v or 0.0 for v in r.phases_s().values()) for r in recoveries), default=0.0) or 1.0
     height = 30 * len(recoveries) + 8
     left, room = 30, WIDTH - 140
@@ -96,7 +96,7 @@ def timeline_svg(recoveries: list[Recovery]) -> str:
 
 
 def _row(cells: list[str], numbers: int = 0, tag: str = "td") -> str:
-    """Table cells; the last ``numbers`` of them are numbers."""
+    """A table row; the last ``numbers`` cells are numbers."""
     plain = len(cells) - numbers
     return (
         "<tr>"

@@ -1,4 +1,4 @@
-"""Reading a run directory. Tolerates a cut-off last line and unknown events; says clearly what is missing."""
+"""Reads a run directory. Tolerates a truncated last line and unknown events; reports clearly what is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class RunDirectoryError(Exception):
-    """The directory holds no run that could be reported; the text says what to do."""
+    """The directory holds no run to report on; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Commit:
-    """A committed step: when the last rank had it (``mono``, seconds) and its global mean loss, if it was known.
+    """A committed step: when the last rank committed it (``mono``, seconds) and its global mean loss, if known.
 
-    Each recoverable function of a script counts its steps from 1: ``function`` says how many were over before.
+    Each recoverable function of a script counts its steps from 1; ``function``: how many had ended before.
     """
 
     step: int
@@ -53,9 +53,9 @@ class Commit:
 
 @dataclass(frozen=True)
 class OutsideFault:
-    """A fault that somebody caused from outside and wrote into ``faults.jsonl`` (the benchmark does).
+    """A fault caused from outside and recorded in ``faults.jsonl`` (by the benchmark).
 
-    ``pid`` is of a killed worker, ``node`` the number of a killed node; one of them is None.
+    ``pid``: that of a killed worker; ``node``: the number of a killed node. One of them is None.
     """
 
     pid: int | None
@@ -65,10 +65,10 @@ class OutsideFault:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that is known about a run. ``unreadable`` counts lines that were no JSON objects.
+    """Everything known about a run. ``unreadable``: the number of lines that were not JSON objects.
 
-    ``elsewhere`` is what other nodes wrote into the same directory. Their clocks are not this node's. ``metrics`` are
-    the lines of all nodes' steps, as they are.
+    ``elsewhere``: what other nodes wrote into the same directory; their clocks are not this node's. ``metrics``: the
+    unchanged lines of all nodes' steps.
     """
 
     directory: Path
@@ -91,7 +91,7 @@ def as_seconds(value: object) -> float | None:
 
 
 def read_objects(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The JSON objects of a file, one a line, and how many lines were none. A missing file is an empty one."""
+    """The JSON objects of a file, one per line, and the number of other lines. A missing file counts as empty."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def read_objects(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def line_of(found: Mapping[str, Any]) -> Line | None:
-    """A line of the journal; None if it is none."""
+    """A line of the journal; None if it is not one."""
     event, mono = found.get("event"), as_seconds(found.get("mono"))
     if not isinstance(event, str) or mono is None:
         return None
@@ -130,7 +130,7 @@ def line_of(found: Mapping[str, Any]) -> Line | None:
 
 
 def commit_of(found: Mapping[str, Any]) -> Commit | None:
-    """A line of the metrics; None if it is none."""
+    """A line of the metrics; None if it is not one."""
     step = as_integer(found.get("step"))
     mono = as_seconds(found.get("committed_mono", found.get("mono")))
     if step is None or mono is None:
@@ -139,26 +139,26 @@ def commit_of(found: Mapping[str, Any]) -> Commit | None:
 
 
 def outside_fault_of(found: Mapping[str, Any]) -> OutsideFault | None:
-    """A line of ``faults.jsonl``; None if it is none."""
+    """A line of ``faults.jsonl``; None if it is not one."""
     pid, node, mono = as_integer(found.get("pid")), as_integer(found.get("node")), as_seconds(found.get("mono"))
     return None if mono is None or (pid is None and node is None) else OutsideFault(pid, node, mono)
 
 
 def _commits(objects: list[dict[str, Any]]) -> list[Commit]:
-    """In order; where a restart committed a step again, the later line counts: it is the history that went on."""
+    """In order. If a restart committed a step again, the later line is used: training continued from it."""
     of_steps = {(commit.function, commit.step): commit for found in objects if (commit := commit_of(found)) is not None}
     return [of_steps[each] for each in sorted(of_steps)]
 
 
 def _lines(journal: Path) -> tuple[list[Line], int]:
-    """The lines of one journal, and how many cannot be read."""
+    """The lines of one journal, and the number of unreadable ones."""
     objects, unreadable = read_objects(journal)
     lines = [line for found in objects if (line := line_of(found)) is not None]
     return lines, unreadable + len(objects) - len(lines)
 
 
 def read_run(directory: Path) -> RunRecord:
-    """Reads a run directory. Raises RunDirectoryError if there is none, or nothing in it."""
+    """Reads a run directory. Raises RunDirectoryError if it does not exist or is empty."""
     if not directory.is_dir():
         of_a_job = re.fullmatch(r".+:\d+", str(directory))
         why = (

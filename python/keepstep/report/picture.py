@@ -8,7 +8,7 @@ from keepstep.report import words
 from keepstep.report.analysis import Analysis
 from keepstep.report.recovery import PHASE_TITLES, PHASES
 
-# Told apart also by readers who see few colours (Okabe and Ito, 2008).
+# Also distinguishable by colorblind readers (Okabe and Ito, 2008).
 PHASE_COLOURS = {
     "detect": "#999999",
     "decide": "#D55E00",
@@ -62,7 +62,7 @@ def _draw_loss(analysis: Analysis, axis: object) -> None:
     for number, recovery in enumerate(analysis.recoveries):
         if recovery.step is None:
             continue
-        height = 0.97 - 0.1 * (number % LABEL_ROWS)  # neighbours must not write over one another
+        height = 0.97 - 0.1 * (number % LABEL_ROWS)  # neighboring labels must not overlap
         axis.axvline(recovery.step, color=FAULT_COLOUR, linewidth=1, linestyle="--")
         label = f"{words.what_happened(recovery)}\n{words.milliseconds(recovery.downtime_s)} ms"
         axis.annotate(

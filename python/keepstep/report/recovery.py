@@ -18,9 +18,9 @@ PHASE_TITLES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """Who failed, and how that was detected. ``happened_mono`` is known for caused faults only (seconds).
+    """What failed, and how that was detected. ``happened_mono`` (seconds) is known only for faults caused on purpose.
 
-    A lost node is one fault (``kind`` "node"): ``node`` and its ``ranks`` are known, rank, worker and pid are not.
+    A lost node is one fault (``kind`` "node"): ``node`` and its ``ranks`` are known; rank, worker and pid are not.
     """
 
     mono: float
@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Hydration:
-    """What one newcomer was filled with: ``bytes_from[i]`` bytes came from rank ``sources[i]``."""
+    """The hydration of one newcomer: ``bytes_from[i]`` bytes came from rank ``sources[i]``."""
 
     rank: int
     bytes: int
@@ -70,7 +70,7 @@ class Hydration:
 
 @dataclass
 class Marks:
-    """When the recovery got how far, in CLOCK_MONOTONIC seconds; None where the journal does not say.
+    """When the recovery reached each point, in CLOCK_MONOTONIC seconds; None if the journal does not say.
 
     If a second fault interrupts a recovery, later marks overwrite earlier ones: the phases are those of the attempt
     that succeeded, and ``decide`` includes all that failed before.
@@ -96,13 +96,13 @@ class Marks:
         ]
 
     def forget_attempt(self) -> None:
-        """A new fault: what came after the detection has to happen again."""
+        """A new fault: everything after the detection has to happen again."""
         self.verdict = self.interrupted = self.activated = self.formed = None
 
 
 @dataclass
 class Recovery:
-    """A recovery as the journal tells it. ``complete``: a step was committed by all ranks of the new generation."""
+    """A recovery according to the journal. ``complete``: all ranks of the new generation committed a step."""
 
     started_t: float
     marks: Marks = field(default_factory=Marks)
@@ -117,7 +117,7 @@ class Recovery:
     newcomers: list[int] = field(default_factory=list)
     hydrations: list[Hydration] = field(default_factory=list)
     lost_steps: int = 0
-    redone_steps: int = 0  # that were committed, by ranks that went back to copies of sharded state
+    redone_steps: int = 0  # committed steps redone by ranks that went back to copies of sharded state
     downtime_s: float | None = None
 
     @property
@@ -130,7 +130,7 @@ class Recovery:
 
     @property
     def total_s(self) -> float | None:
-        """From the fault (from its detection, if the fault's own time is not known) to the first step of all ranks."""
+        """From the fault (from its detection, if its time is unknown) to the first step of all ranks."""
         if self.marks.first_commit is None or self.began_mono is None:
             return None
         return self.marks.first_commit - self.began_mono
@@ -140,7 +140,7 @@ class Recovery:
         return sum(hydration.bytes for hydration in self.hydrations)
 
     def phases_s(self) -> dict[str, float | None]:
-        """Seconds of each phase; None where one of its two ends is missing."""
+        """Seconds of each phase; None if one of its two ends is missing."""
         chain = self.marks.chain()
         return {
             phase: None if begin is None or end is None else max(0.0, end - begin)

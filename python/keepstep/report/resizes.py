@@ -13,9 +13,9 @@ class Resize:
 
     Attributes:
         t: seconds since the job started.
-        before, now: ranks.
-        step: the last one that was committed before.
-        pause_s: from that step's commit to the first one after, less one median step, at least 0; None without both.
+        before, now: number of ranks.
+        step: the last step committed before it.
+        pause_s: from that step's commit to the next one, less one median step, at least 0; None without both.
     """
 
     t: float

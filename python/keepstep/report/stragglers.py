@@ -1,4 +1,4 @@
-"""Ranks that computed longer than the others, who waited for them: the journal's ``straggler`` lines, in pairs."""
+"""Ranks that computed longer than the others, which waited for them: pairs of ``straggler`` lines in the journal."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from keepstep.report.journal import Line, as_seconds
 
 @dataclass(frozen=True)
 class Straggler:
-    """One time in which a rank was slow.
+    """One period in which a rank was slow.
 
     Attributes:
-        from_t, until_t: seconds since the job started; ``until_t`` is None if it was slow to the end.
-        computed_s, others_s: of a step, when it was named: its own computing, and the median of the others'.
-        share: of each step that was lost to it then.
-        lost_s: about how much of the run was lost to it.
+        from_t, until_t: seconds since the job started; ``until_t`` is None if it was slow until the end.
+        computed_s, others_s: computing time per step when it was named: its own, and the median of the others.
+        share: the share of each step that was then lost to it.
+        lost_s: about how much of the run's time was lost to it.
     """
 
     rank: int

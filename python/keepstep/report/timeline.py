@@ -41,7 +41,7 @@ class _Reader:
             recovery.marks.forget_attempt()
 
     def _on_corruption(self, line: Line) -> None:
-        """Says whose fault it was that digests differed; or, after a redo, that a rank had been wrong before it."""
+        """Names the rank that caused differing digests, or, after a redo, the rank that had been wrong before it."""
         ranks, workers = line.integers("ranks"), line.integers("workers")
         if not ranks:
             return
@@ -56,7 +56,7 @@ class _Reader:
         ]
 
     def _on_rung(self, line: Line) -> None:
-        # The rung that ends a job is no recovery.
+        # The rung that ends a job is not a recovery.
         rung = line.text("rung")
         if self._open is not None and rung is not None:
             self._open.rungs.append(rung)
@@ -85,8 +85,7 @@ class _Reader:
             self._open.lost_steps = max(0, self._open.lost_steps - (line.integer("regained_steps") or 0))
 
     def _on_restart_with_state(self, line: Line) -> None:
-        # Of its two halves the second one begins when the first has formed: the same recovery, unless a step got in
-        # between.
+        # Its second half begins when the first has formed: the same recovery, unless there was a step in between.
         recovery = self._current(line)
         if recovery.marks.detected is None:
             recovery.marks.detected = line.mono
@@ -115,7 +114,7 @@ class _Reader:
         if self._open is None:
             return
         self._open.marks.activated = line.mono
-        if self._open.marks.interrupted is None:  # nobody survived: there was nobody to interrupt
+        if self._open.marks.interrupted is None:  # no survivors, so no rank to interrupt
             self._open.marks.interrupted = self._open.marks.verdict
 
     def _on_hydrated(self, line: Line) -> None:
@@ -137,7 +136,7 @@ class _Reader:
             self._open.marks.formed = line.mono
 
     def _on_first_commit(self, line: Line) -> None:
-        # A generation's first step that was already under way when the next fault was detected does not end that.
+        # A generation's first step that was in progress when the next fault was detected does not end that recovery.
         if self._open is None or self._open.marks.formed is None:
             return
         committed = as_seconds(line.fields.get("committed_mono"))
@@ -156,10 +155,10 @@ class _Reader:
         happened = self._happened(worker, pid, node, line.mono)
         idle_s = as_seconds(line.fields.get("idle_s"))
         if happened is None and idle_s is not None:
-            happened = line.mono - idle_s  # nobody knows when a hang began, but not before the last progress
+            happened = line.mono - idle_s  # unknown when a hang began, but not before the last progress
         confirmed = self._exits.get(pid)
         if (signal is None or signal < 0) and confirmed is not None:
-            # A robust mutex says that a process died, its exit status says how.
+            # A robust mutex shows that a process died; its exit status shows how.
             signal, exit_code = as_integer(confirmed.fields.get("signal")), confirmed.integer("exit_code")
         return Fault(
             mono=line.mono,
@@ -178,7 +177,7 @@ class _Reader:
         )
 
     def _happened(self, worker: int | None, pid: int | None, node: int | None, detected_mono: float) -> float | None:
-        """The newest recorded cause in that process, or on that node, that is not younger than the detection."""
+        """The newest recorded cause in that process or on that node that is not later than the detection."""
         causes = [at for injected, at in self._injected if injected == worker and worker is not None]
         causes += [fault.mono for fault in self._outside if fault.pid == pid and pid is not None]
         causes += [fault.mono for fault in self._outside if fault.node == node and node is not None]
@@ -191,7 +190,7 @@ def _hydration(line: Line, rank: int, moved: int) -> Hydration:
 
 
 def recoveries_of(record: RunRecord) -> tuple[list[Recovery], list[Fault]]:
-    """The recoveries of a run, oldest first, and the faults that cost a spare only."""
+    """The recoveries of a run, oldest first, and the faults that cost only a spare."""
     reader = _Reader(record)
     for line in record.lines:
         reader.read(line)

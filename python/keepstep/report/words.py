@@ -1,4 +1,4 @@
-"""Numbers and faults as short texts, shared by the tables and the pictures."""
+"""Numbers and faults as short texts, for tables and pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from keepstep.report.stragglers import Straggler
 
 
 def milliseconds(seconds: float | None) -> str:
-    """ "12.3", or "-" where the journal does not say."""
+    """ "12.3", or "-" if the journal does not say."""
     if seconds is None:
         return "-"
     value = seconds * 1000
@@ -40,7 +40,7 @@ def who(fault: Fault) -> str:
 
 
 def what_happened(recovery: Recovery) -> str:
-    """ "rank 2 (pid 4711): SIGKILL", a line for each fault."""
+    """ "rank 2 (pid 4711): SIGKILL", one line per fault."""
     if not recovery.faults:
         return recovery.verdict_because or "?"
     return "\n".join(f"{who(fault)}: {fault.how()}" for fault in recovery.faults)

@@ -17,7 +17,7 @@ class CurrentRun(Protocol):
 
     @property
     def _step_committed(self) -> bool:
-        """Whether that step was committed before what runs now."""
+        """Whether that step is already committed."""
 
     @property
     def _world_changes(self) -> bool:
@@ -40,7 +40,7 @@ def current() -> CurrentRun | None:
 
 
 def current_step() -> int:
-    """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
+    """The step that this process is computing, or evaluating after its commit; 0 outside one."""
     return 0 if _current is None else _current._step_now
 
 

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kPrefix = "job-";
 constexpr size_t kMaxJobBytes = 48;
 constexpr size_t kRandomDigits = 8;
-constexpr size_t kInlineBytes = 60 * 1024;  // more goes by descriptor: a socket's buffer holds only so much
+constexpr size_t kInlineBytes = 60 * 1024;  // larger answers go by descriptor: a socket's buffer is limited
 
 bool fit_for_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
@@ -102,7 +102,7 @@ void ControlDoor::let_go(uint64_t id) {
   }
 }
 
-// The one that came first and waits for nothing goes first; else the one that came first.
+// Disconnects the oldest idle client, or the oldest one if none is idle.
 void ControlDoor::make_room() {
   if (clients_.size() < kMaxClients) {
     return;
@@ -134,7 +134,7 @@ void ControlDoor::on_connection() {
 
 void ControlDoor::on_packet(uint64_t id) {
   Client& client = clients_.at(id);
-  // Its number may be that of a connection that ended in the same turn of the loop: then there is nothing to read yet.
+  // The descriptor may have belonged to a connection that ended in this turn of the loop: then nothing can be read yet.
   pollfd readable{.fd = client.socket.fd(), .events = POLLIN};
   if (poll(&readable, 1, 0) <= 0) {
     return;
@@ -158,7 +158,7 @@ void ControlDoor::on_packet(uint64_t id) {
   }
   if (!bad.empty()) {
     refuse(absl::StrFormat("process %d sent %s", client.pid, bad));
-    let_go(id);  // that connection only
+    let_go(id);  // ends only this connection
     return;
   }
   ++client.unanswered;

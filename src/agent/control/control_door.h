@@ -1,13 +1,13 @@
-// The launcher's control door: where `keepstep stacks`, `inject` and `jobs` of the same user knock.
+// The launcher's control door, where `keepstep stacks`, `inject` and `jobs` of the same user connect.
 //
-// A socket in a folder that nobody else can enter (base/runtime_folder.h), and the kernel says who connects
-// (base/socket/local_socket.h). No token is asked for: whoever may knock may signal the launcher and read its memory
-// anyway.
+// It is a socket in a folder that no other user can enter (base/runtime_folder.h), and the kernel identifies each
+// client (base/socket/local_socket.h). No token is needed: a process that may connect could also signal the launcher
+// and read its memory.
 //
-// A packet is one request, a JSON object of at most kMaxRequestBytes; each is answered by one packet, also a JSON
-// object, with the request's "id" if it had one. A large answer is {"bytes": N} with a sealed memfd that holds it.
-// A client that talks rubbish, asks too much at once, or does not read its answers is let go; one that says nothing
-// makes room when others come. None of it disturbs the job.
+// Each packet is one request, a JSON object of at most kMaxRequestBytes. It is answered by one packet, also a JSON
+// object, with the request's "id" if it had one. A large answer is {"bytes": N} with a sealed memfd that holds it. A
+// client that sends malformed requests, has too many of them unanswered, or does not read its answers is disconnected;
+// an idle client is dropped to make room for new ones. None of this disturbs the job.
 //
 // Loop thread only.
 #pragma once
@@ -33,37 +33,38 @@
 
 namespace keepstep::agent {
 
-inline constexpr size_t kMaxRequestBytes = proto::kMaxAskBytes;  // the same for those who come over the network
+inline constexpr size_t kMaxRequestBytes = proto::kMaxAskBytes;  // the same for clients on the network
 inline constexpr size_t kMaxAnswerBytes = proto::kMaxAnswerBytes;
-inline constexpr size_t kMaxClients = 16;           // at once
+inline constexpr size_t kMaxClients = 16;           // connected at once
 inline constexpr size_t kMaxRequestsPerClient = 8;  // unanswered
 
-// `job` as names of doors have it: what is not fit for a name becomes '-', and it is cut at 48 bytes.
+// `job` as it appears in the names of doors: characters not fit for a name become '-', and it is cut at 48 bytes.
 std::string job_in_names(std::string_view job);
 
-// Where somebody listens.
+// A door that somebody listens at.
 struct DoorName {
   std::string job;
   std::string path;
 };
-// The doors of all running jobs of this user, whose names say which job it is.
+// The doors of all running jobs of this user. The name of a door identifies its job.
 std::vector<DoorName> find_doors();
 
 class ControlDoor {
  public:
-  // Answers one request; call it once, now or later. Nothing happens if the client has gone.
+  // Answers one request. Call it once, now or later. Does nothing if the client is gone.
   using Answer = std::function<void(nlohmann::json)>;
-  // A nlohmann exception thrown by it (a request without what it needs) is answered as an error.
+  // A nlohmann exception thrown by it (for a request that lacks a field) is answered as an error.
   using Handler = std::function<void(const nlohmann::json& request, const Answer& answer)>;
-  // Something was refused; `because` names the process. Counted by the door; called for the 1st, 2nd, 4th, ... time.
+  // Something was refused; `because` names the process. The door counts refusals and calls this for the 1st, 2nd, 4th,
+  // ... one.
   using Refused = std::function<void(const std::string& because, uint64_t count)>;
 
-  // Of a job by the name that job_in_names() made. The loop must outlive the door.
+  // Opens the door of the job that job_in_names() named `job`. The loop must outlive the door.
   static StatusOr<std::unique_ptr<ControlDoor>> open(EventLoop& loop, const std::string& job, Handler handler,
                                                      Refused refused);
   ~ControlDoor();
 
-  // Makes its file again if somebody removed it (HeldName::found). Clients stay.
+  // Makes its file again if somebody removed it (HeldName::found). Clients stay connected.
   Status keep_open();
   size_t clients() const { return clients_.size(); }
   const std::string& path() const { return name_.path(); }
@@ -92,17 +93,17 @@ class ControlDoor {
   Fd listener_;
   Handler handler_;
   Refused refused_;
-  std::map<uint64_t, Client> clients_;  // by number: the first is the oldest
+  std::map<uint64_t, Client> clients_;  // by number, so the first is the oldest
   uint64_t next_client_ = 1;
   uint64_t refusals_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that come after us
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that outlive the door
 };
 
 // {"ok": false, "error": message}
 nlohmann::json error_answer(const std::string& message);
-// The same, for a request without what it needs.
+// The same, for a request that lacks a field.
 nlohmann::json lacking_answer(const std::exception& error);
-// What travels: at most kMaxAnswerBytes, or an error that says so.
+// The text to send: at most kMaxAnswerBytes, or else an error that says it is too long.
 std::string answer_text(const nlohmann::json& body);
 
 }  // namespace keepstep::agent

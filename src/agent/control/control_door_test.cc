@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A door whose handler echoes "say", answers "large" with much, throws on "throw", and keeps "later" for the test.
+// A door whose handler echoes "say", gives "large" a large answer, throws on "throw", and keeps "later" for the test.
 class ControlDoorTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -53,7 +53,7 @@ class ControlDoorTest : public testing::Test {
       if (later_.size() == request.value("of", size_t{1})) {
         for (auto it = later_.rbegin(); it != later_.rend(); ++it) {
           (*it)({{"ok", true}});
-          (*it)({{"ok", false}});  // a second answer is none
+          (*it)({{"ok", false}});  // a second answer is ignored
         }
       }
     }
@@ -119,7 +119,7 @@ TEST_F(ControlDoorTest, rubbish_ends_its_own_connection_only) {
     EXPECT_TRUE(let_go(socket)) << rubbish.substr(0, 20);
   }
   EXPECT_THAT(refusals(), HasSubstr(absl::StrFormat("1: process %d sent a request that is no JSON object", getpid())));
-  EXPECT_THAT(refusals(), testing::Not(HasSubstr("3: ")));  // told ever more rarely
+  EXPECT_THAT(refusals(), testing::Not(HasSubstr("3: ")));  // reported less and less often
   expect_served();
 }
 
@@ -147,7 +147,7 @@ TEST_F(ControlDoorTest, who_asks_more_than_it_hears_out_is_let_go) {
     (void)greedy.send(R"({"op": "later", "of": 100})");
   }
   EXPECT_TRUE(let_go(greedy));
-  const PacketSocket deaf = connect();  // it reads no answer; each is larger than its socket can hold many of
+  const PacketSocket deaf = connect();  // it reads no answers, and its socket can hold only a few
   while (deaf.send(R"({"op": "large", "bytes": 50000})").ok()) {
   }
   expect_served();

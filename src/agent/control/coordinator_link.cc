@@ -18,11 +18,11 @@ namespace keepstep::agent {
 namespace {
 
 constexpr std::chrono::seconds kGoodbye{1};           // for the coordinator to read what was queued before close()
-constexpr std::chrono::milliseconds kFirstPause{10};  // after nobody accepted; twice as long each time
+constexpr std::chrono::milliseconds kFirstPause{10};  // after nobody accepted; doubled each time
 constexpr std::chrono::milliseconds kLongestPause{1000};
-constexpr std::chrono::seconds kOneTry{2};     // for a packet that is lost: the system would wait longer each time
-constexpr std::chrono::seconds kOneProof{10};  // the same once the connection stands; what the other side has, too
-constexpr int kRefusalsBelieved = 3;           // that our key is wrong: anybody on the way can make up one
+constexpr std::chrono::seconds kOneTry{2};     // if a packet is lost; the system would wait longer each time
+constexpr std::chrono::seconds kOneProof{10};  // the same, once connected; also the other side's limit
+constexpr int kRefusalsBelieved = 3;           // "wrong key": anybody on the path can forge one
 
 }  // namespace
 
@@ -40,8 +40,8 @@ class CoordinatorLink::Impl final : public net::Receiver {
         node_(node) {}
   ~Impl() override { close(); }
 
-  // ABORTED: the coordinator had no room, or no time, for a connection that proved nothing yet. Try again with another
-  // Impl.
+  // ABORTED: the coordinator had no room, or no time, for a connection that has not proved the key yet. Try again with
+  // another Impl.
   Status attend(const std::shared_ptr<const net::TlsContext>& tls, net::Deadline deadline,
                 std::chrono::milliseconds timeout);
   void send(const brain::Event& event);
@@ -62,7 +62,7 @@ class CoordinatorLink::Impl final : public net::Receiver {
 
   StatusOr<net::TlsStream> connect(const net::Address& address, const std::shared_ptr<const net::TlsContext>& tls,
                                    net::Deadline deadline);
-  // With the mutex held, as the five below. What came and is to be delivered, if anything.
+  // With the mutex held, like the five below. Returns the effect to deliver, if any.
   StatusOr<std::optional<brain::Effect>> handle(const control::FromCoordinator& message);
   Status on_greeting(const std::string& bytes);
   Status on_welcome(const control::FromCoordinator& message);
@@ -80,7 +80,7 @@ class CoordinatorLink::Impl final : public net::Receiver {
   const OnEffect on_effect_;
   const OnLost on_lost_;
   const OnRouted on_routed_;
-  // Changed until the welcome only.
+  // Not changed after the welcome.
   brain::NodeId node_;
   uint32_t term_ = 0;
   std::string data_secret_;
@@ -92,16 +92,16 @@ class CoordinatorLink::Impl final : public net::Receiver {
   bool greeted_ = false;
   bool attended_ = false;
   bool closing_ = false;
-  bool closed_ = true;  // until there is a connection, and once the hub is through with us
+  bool closed_ = true;  // until there is a connection, and after the hub is done with us
   uint32_t generation_ = 0;
   proto::HeldTables tables_;
-  Status end_;        // the coordinator's last word
+  Status end_;        // the coordinator's last message
   Status own_error_;  // why we ended the connection ourselves
-  Status broken_;     // how it ended
+  Status broken_;     // how the connection broke
   std::atomic<uint64_t> received_bytes_ = 0;
 
   std::shared_ptr<net::Link> link_;
-  std::unique_ptr<net::Hub> hub_;  // last: its thread uses the above
+  std::unique_ptr<net::Hub> hub_;  // last, because its thread uses the above
 };
 
 StatusOr<net::TlsStream> CoordinatorLink::Impl::connect(const net::Address& address,
@@ -182,7 +182,7 @@ Status CoordinatorLink::Impl::why_not(bool timed_out, std::chrono::milliseconds 
         absl::StrFormat("no welcome from the coordinator at %s within %d ms; is the launcher of node 0 stopped?",
                         address_, timeout.count()));
   }
-  // Our side of the handshake ends first: the other one may still give us up as a stranger.
+  // Our side of the handshake ends first; the coordinator may still drop us as a stranger.
   if (!greeted_ && end_.ok() && absl::IsUnavailable(broken_)) {
     return absl::AbortedError(broken_.message());
   }
@@ -239,7 +239,7 @@ void CoordinatorLink::Impl::give_up(const Status& why) {
   link_->abort();
 }
 
-// It says who answers; a relay may have brought us to somebody else.
+// The greeting says who answers; a relay may have connected us to somebody else.
 Status CoordinatorLink::Impl::on_greeting(const std::string& bytes) {
   KEEPSTEP_ASSIGN_OR_RETURN(const net::Greeting greeting, net::Greeting::decode(bytes));
   KEEPSTEP_RETURN_IF_ERROR(proto::check_answer(asked_node_, greeting, address_));
@@ -303,7 +303,7 @@ void CoordinatorLink::Impl::closed(const Status& why) {
     on_lost_(lost);
     lock.lock();
   }
-  closed_ = true;  // from here on close() may return and the link be gone
+  closed_ = true;  // from now on close() may return and the link may be gone
   changed_.notify_all();
 }
 

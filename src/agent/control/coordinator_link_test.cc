@@ -1,4 +1,4 @@
-// The agent's link against a real coordinator with the real brain, on the loopback.
+// The agent's link to a real coordinator with the real brain, on the loopback.
 #include "agent/control/coordinator_link.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ std::shared_ptr<const net::TlsContext> tls_of(const net::SharedKey& key = kKey) 
   return *net::TlsContext::create(key);
 }
 
-// What came over a link, in order; a test waits for what it expects.
+// Everything received on a link, in order; a test waits for what it expects.
 class Inbox {
  public:
   CoordinatorLink::OnEffect on_effect() {
@@ -62,11 +62,11 @@ class Inbox {
     };
   }
 
-  // What the test's agent does with an order to kill; next() calls it.
+  // How the test's agent handles an order to kill; next() calls it.
   std::function<void(brain::WorkerId)> on_kill = [](brain::WorkerId) {};
 
-  // The next effect but for kills, which must be an `E`. The brain repeats what is not answered in time: skips repeated
-  // effects of the kind before.
+  // The next effect other than a kill; it must be an `E`. The brain repeats what is not answered in time, so this skips
+  // repeated effects of the previous kind.
   template <class E>
   E next() {
     std::unique_lock lock(mutex_);
@@ -144,7 +144,7 @@ class CoordinatorLinkTest : public testing::Test {
     inbox_.on_kill = [this](brain::WorkerId worker) { link_->send(brain::WorkerDied{worker, 0, 9, 0, "pidfd", ""}); };
   }
 
-  // From an empty job to generation 1 running; returns its members by rank.
+  // Goes from an empty job to generation 1 running; returns its members by rank.
   std::vector<brain::Member> run_a_job(uint32_t workers) {
     link_->send(brain::NodeJoined{kNode});
     for (uint32_t i = 0; i < workers; ++i) {
@@ -265,7 +265,7 @@ TEST_F(CoordinatorLinkTest, nobody_there_is_a_clear_error_after_the_timeout) {
               testing::HasSubstr("Connection refused; is the address right, and does it run?"));
 }
 
-// As a listener does that has too many strangers, or was stopped for long: our side of the handshake was over.
+// As a listener does if it has too many strangers or was stopped for long: our side of the handshake is over.
 TEST_F(CoordinatorLinkTest, who_is_dropped_before_a_greeting_tries_again) {
   std::atomic<int> dropped = 0;
   const auto listener = *net::Listener::start(*net::parse_address("127.0.0.1:0"), *net::TlsContext::create(kKey), {},
@@ -391,10 +391,10 @@ TEST_F(CoordinatorLinkTest, a_coordinator_that_stops_is_noticed) {
   coordinator_->stop();
   EXPECT_EQ(inbox_.lost(),
             "the coordinator at " + coordinator_->address() + " ended the connection: the coordinator stops");
-  link_->send(brain::NodeJoined{kNode});  // goes nowhere, harms nobody
+  link_->send(brain::NodeJoined{kNode});  // goes nowhere and does no harm
 }
 
-// The number that recovery pays for: death noticed -> order to seal.
+// The latency that every recovery pays: death noticed -> order to seal.
 class Latency : public CoordinatorLinkTest, public testing::WithParamInterface<const char*> {
  protected:
   std::string listen() const {

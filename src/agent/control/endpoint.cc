@@ -19,15 +19,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kTriesForPorts = 200;
 constexpr std::chrono::milliseconds kOneTry{2000};  // for one address to accept
-constexpr std::chrono::milliseconds kPause{200};    // between tries, and between looks at the signals
+constexpr std::chrono::milliseconds kPause{200};    // between tries, and between checks for signals
 
 int left_ms(Clock::time_point until) {
   return static_cast<int>(
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count()));
 }
 
-// A socket bound to `address` that keeps the port from others. Two sockets may be bound to it with SO_REUSEADDR as long
-// as neither listens: so a rank of ours can still open its store there.
+// Returns a socket bound to `address` that keeps others from using the port. With SO_REUSEADDR two sockets may be bound
+// to it as long as neither listens, so a rank of ours can still open its store there.
 StatusOr<Fd> reserve(const SocketAddress& address) {
   KEEPSTEP_ASSIGN_OR_RETURN(brain::Address ip, address_from_text(address.ip));
   const bool v6 = address.ip.find(':') != std::string::npos;
@@ -48,7 +48,7 @@ StatusOr<Fd> reserve(const SocketAddress& address) {
   return fd;
 }
 
-// OK once `address` accepted a connection; `local_ip` is then ours. CANCELLED for a signal.
+// OK once `address` accepted a connection; then `local_ip` is ours. CANCELLED if a signal arrives.
 Status try_once(const SocketAddress& address, int limit_ms, const sigset_t& signals, int& got, std::string& local_ip) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, start_connect(address));
   const auto until = Clock::now() + std::chrono::milliseconds(limit_ms);
@@ -148,7 +148,7 @@ StatusOr<Route> find_route(const std::string& host, uint16_t port, std::chrono::
   do {
     ++tries;
     answers.clear();
-    const auto addresses = resolve(host, port);  // anew each time: a name may come to be known later
+    const auto addresses = resolve(host, port);  // every time: a name may become known later
     if (!addresses.ok()) {
       answers.emplace_back(addresses.status().message());
     } else {

@@ -24,7 +24,7 @@ sigset_t no_signals() {
   return signals;
 }
 
-// A port of this machine at which nobody listens, for as long as the value lives.
+// A port of this machine at which nobody listens while this value lives.
 struct SilentPort {
   Fd listener = *listen_tcp({kIp, 0});
   uint16_t port = local_address(listener.get())->port;
@@ -66,7 +66,7 @@ TEST(Endpoint, a_node_waits_for_one_that_starts_later) {
   const auto port = static_cast<uint16_t>(held.base + 1);
   Fd listener;
   std::thread later([&] {
-    // Not a wait for anything: whichever comes first, the other one must find it.
+    // Not a synchronization: whichever is first, the other must find it.
     listener = *listen_tcp({kIp, port});
   });
   int got = 0;
@@ -97,7 +97,7 @@ TEST(Endpoint, a_signal_ends_the_wait) {
   sigset_t before;
   pthread_sigmask(SIG_BLOCK, &signals, &before);
   const NodePorts held = *open_ports(kIp, 1, 1);
-  pthread_kill(pthread_self(), SIGTERM);  // pending from here on
+  pthread_kill(pthread_self(), SIGTERM);  // pending from now on
   int got = 0;
   const auto route = find_route(kIp, static_cast<uint16_t>(held.base + 1), milliseconds(60000), signals, got);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -107,7 +107,7 @@ TEST(Endpoint, a_signal_ends_the_wait) {
 
 TEST(Endpoint, the_coordinator_listens_at_an_address_of_its_machine_only) {
   EXPECT_EQ(own_address("127.0.0.1", 4711, "node 0")->text(), "127.0.0.1:4711");
-  const auto other = own_address("192.0.2.1", 4711, "node 0 must run there");  // TEST-NET-1: nobody's
+  const auto other = own_address("192.0.2.1", 4711, "node 0 must run there");  // TEST-NET-1: belongs to nobody
   EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other.status().message()),
               HasSubstr("node 0 must run there: '192.0.2.1' means 192.0.2.1, which is no address of this machine"));

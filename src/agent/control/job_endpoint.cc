@@ -20,8 +20,8 @@ namespace keepstep::agent {
 namespace {
 
 constexpr std::chrono::seconds kConnect{2};           // to one address
-constexpr std::chrono::milliseconds kFirstPause{50};  // after the job took us for a stranger and made room
-constexpr std::chrono::seconds kTryAgain{3};          // that long
+constexpr std::chrono::milliseconds kFirstPause{50};  // after the job dropped us as a stranger to make room
+constexpr std::chrono::seconds kTryAgain{3};          // how long to try
 
 // A connection to the first address of the endpoint that accepts one.
 StatusOr<Fd> reach(const JobEndpoint& endpoint) {
@@ -46,13 +46,13 @@ class Conversation {
   Conversation(const JobEndpoint& endpoint, std::chrono::milliseconds limit, net::Deadline deadline)
       : where_(endpoint.text()), limit_(limit), deadline_(deadline) {}
 
-  bool greeted() const { return term_ != 0; }  // the job has said who it is
+  bool greeted() const { return term_ != 0; }  // the job has identified itself
 
   StatusOr<std::string> ask(Fd fd, const net::SharedKey& key, const std::string& request) {
     KEEPSTEP_RETURN_IF_ERROR(begin(std::move(fd), key));
     control::FromAgent question = from_us();
     question.mutable_ask()->set_request(request);
-    (void)connection_->send(question.SerializeAsString(), deadline_);  // one that broke says so where it is read
+    (void)connection_->send(question.SerializeAsString(), deadline_);  // if it broke, reading reports it
     return read_answer();
   }
 
@@ -84,7 +84,7 @@ class Conversation {
     KEEPSTEP_ASSIGN_OR_RETURN(const std::string bytes, next());
     const StatusOr<net::Greeting> greeting = net::Greeting::decode(bytes);
     if (!greeting.ok()) {
-      const Status said = understand(bytes).status();  // it may have been its last word
+      const Status said = understand(bytes).status();  // it may be the job's last message
       return said.ok() || absl::IsInvalidArgument(said) ? no_job(greeting.status()) : said;
     }
     KEEPSTEP_RETURN_IF_ERROR(proto::check_answer(proto::kCommand, *greeting, where_));
@@ -97,7 +97,7 @@ class Conversation {
                      "the job at %s does not take commands from here; is it of another version?", where_));
   }
 
-  // The next message. Signs of life are answered: whoever waits for an answer for long must give some, too.
+  // The next message. Answers keep-alives: a client that waits for long must prove that it is alive, too.
   StatusOr<std::string> next() {
     while (true) {
       StatusOr<std::string> bytes = connection_->receive(deadline_);
@@ -111,7 +111,7 @@ class Conversation {
     }
   }
 
-  // Its last word is an error.
+  // The job's last message is an error.
   StatusOr<control::FromCoordinator> understand(const std::string& bytes) const {
     control::FromCoordinator said;
     if (!said.ParseFromString(bytes) || (said.has_end() && said.end().code() == 0)) {
@@ -185,7 +185,7 @@ StatusOr<std::string> ask_endpoint(const JobEndpoint& endpoint, const net::Share
     KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, reach(endpoint));
     Conversation conversation(endpoint, limit, deadline);
     StatusOr<std::string> answer = conversation.ask(std::move(fd), key, request);
-    // Broken off before it said anything: where strangers are many, the job makes room among those that proved nothing.
+    // It broke off before it sent anything: if there are many strangers, the job drops some that have proved nothing.
     const bool broken_off = absl::IsUnavailable(answer.status()) && !conversation.greeted();
     if (!broken_off || net::Deadline::after(pause) > patience) {
       return answer;

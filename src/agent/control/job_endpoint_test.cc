@@ -1,4 +1,4 @@
-// A user's command over the network, against a real coordinator on the loopback, and against what is none.
+// A user's command over the network: to a real coordinator on the loopback, and to servers that are not one.
 #include "agent/control/job_endpoint.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ TEST_F(JobEndpointTest, the_job_of_another_token_is_told_nothing) {
 
 TEST_F(JobEndpointTest, a_job_that_starts_and_one_that_does_not_answer_say_so) {
   EXPECT_THAT(error(ask_endpoint(here(), kKey, "{}", 20s).status(), absl::StatusCode::kUnavailable),
-              HasSubstr("the job starts or ends just now; try again"));
+              HasSubstr("the job is starting or ending; try again"));
   coordinator_->take_commands([](const auto&, const auto&) {});
   EXPECT_THAT(error(ask_endpoint(here(), kKey, "{}", 500ms).status(), absl::StatusCode::kDeadlineExceeded),
               AllOf(HasSubstr("within 0.5 s"), HasSubstr("is the launcher of node 0 stopped?")));
@@ -118,7 +118,7 @@ TEST_F(JobEndpointTest, where_nobody_listens_all_addresses_are_named_with_what_t
       HasSubstr("'no-such-host.invalid' cannot be resolved"));
 }
 
-// Answers whatever comes with `words` (none: nothing), and reads on.
+// Answers all input with `words` (if empty, not at all), and reads on.
 class Stranger {
  public:
   explicit Stranger(std::string words) : words_(std::move(words)) {
@@ -135,7 +135,7 @@ class Stranger {
       if (poll(&readable, 1, 20) == 1) {
         if (StatusOr<Fd> client = accept_tcp(listener_.get()); client.ok() && client->valid()) {
           if (!words_.empty() && write(client->get(), words_.data(), words_.size()) < 0) {
-            continue;  // it only tried whether somebody accepts
+            continue;  // it only checked whether somebody accepts
           }
           clients.push_back(*std::move(client));
         }
@@ -153,7 +153,7 @@ TEST_F(JobEndpointTest, a_port_that_is_no_jobs_says_so) {
               AllOf(HasSubstr(ssh.endpoint().text()), HasSubstr("does not answer as a keepstep job does")));
 }
 
-// As a job does that makes room among strangers: it ends the first connections before they prove the key.
+// As a job does to make room among strangers: it ends the first connections before they prove the key.
 TEST_F(JobEndpointTest, a_command_that_is_taken_for_a_stranger_tries_again) {
   coordinator_->take_commands(
       [](const std::string&, const std::function<void(const std::string&)>& answer) { answer("here"); });

@@ -34,7 +34,7 @@ std::optional<Number> number_in(const std::string& text, Number least, Number mo
   return value;
 }
 
-// One name: how its text becomes a value of the config and back.
+// One name: how its text becomes a value of the config, and back.
 struct Entry {
   PolicyName known;
   std::function<std::string(const std::string& text, ElasticConfig& config)> set;
@@ -121,7 +121,7 @@ std::string all_names() {
                        [](std::string* out, const PolicyName& known) { out->append(known.name); });
 }
 
-// One reading of a file: takes what is right and lists what is wrong.
+// Reads a file once: takes what is right and lists what is wrong.
 class ElasticParser {
  public:
   explicit ElasticParser(std::string file) : file_(std::move(file)) {}
@@ -180,7 +180,7 @@ class ElasticParser {
       return std::nullopt;
     }
     std::vector<std::string> parts;
-    for (const YAML::Node& part : value) {  // of what is no list there are none
+    for (const YAML::Node& part : value) {  // none if it is not a list
       if (!value.IsSequence() || !part.IsScalar()) {
         mistake(value, absl::StrFormat("'%s' is a list of numbers, as in [1, 2, 4]", name));
         return std::nullopt;

@@ -16,12 +16,12 @@
 namespace keepstep::agent {
 namespace {
 
-// Everything that is known about a kind but what it does.
+// All properties of a kind, except what it does.
 struct KindRow {
   InjectKind kind;
   const char* name;
-  const char* keys;    // that only some kinds have
-  const char* needed;  // of these
+  const char* keys;    // keys that only some kinds have
+  const char* needed;  // the required ones of these
   bool by_agent;
   int signal;
 };
@@ -77,7 +77,7 @@ auto find_name(const Rows& rows, const std::string& text) {
   return std::find_if(rows.begin(), rows.end(), [&](const auto& each) { return text == each.name; });
 }
 
-// Words of a list that is separated by spaces.
+// The words of a list separated by spaces.
 std::vector<std::string> words(const char* list) { return absl::StrSplit(list, ' ', absl::SkipEmpty()); }
 
 template <typename Number>
@@ -86,7 +86,8 @@ bool parse_number(const std::string& text, Number& out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// `value` into `out` if it is a number between `least` (not itself, with `above`) and `most`; else what is wrong.
+// Parses `value` into `out` if it is a number from `least` (with `above`: greater than that) to `most`; otherwise
+// returns what is wrong.
 template <typename Number>
 std::string take_number(const char* key, const std::string& value, std::optional<Number>& out, Number least,
                         Number most, bool above = false) {
@@ -99,7 +100,7 @@ std::string take_number(const char* key, const std::string& value, std::optional
   return "";
 }
 
-// One `key=value` into `spec`; what is wrong with it, or an empty string.
+// Sets one `key=value` in `spec`. Returns what is wrong with it, or an empty string.
 std::string take(InjectSpec& spec, const std::string& key, const std::string& value) {
   if (key == "rank") {
     uint32_t rank = 0;
@@ -147,7 +148,7 @@ std::string take(InjectSpec& spec, const std::string& key, const std::string& va
   return "";
 }
 
-// What is wrong between keys that are each right.
+// Checks keys against each other that are valid by themselves.
 void check_together(const InjectSpec& spec, std::vector<std::string>& mistakes) {
   const auto expect = [&](std::initializer_list<const char*> allowed) {
     if (!spec.what.empty() && std::find(allowed.begin(), allowed.end(), spec.what) == allowed.end()) {
@@ -196,7 +197,7 @@ InjectPhase default_phase(const InjectSpec& spec) {
   if (spec.kind == InjectKind::kFlip && spec.what == "gradient") {
     return InjectPhase::kBeforeVote;
   }
-  // What slows a rank down does so before the others wait for its gradients.
+  // A slow rank is slowed down before the others wait for its gradients.
   return spec.kind == InjectKind::kSlow ? InjectPhase::kForward : InjectPhase::kBetween;
 }
 
@@ -244,7 +245,7 @@ StatusOr<InjectSpec> parse_inject(std::string_view text, InjectFor for_what) {
   }
   if (for_what == InjectFor::kRun) {
     needed.insert(needed.end(), {"rank", "step"});
-    // A fault that ends or holds the process does so at a very different place in each phase.
+    // A fault that ends or stops the process does so at a very different place in each phase.
     if (spec.kind == InjectKind::kFlip || spec.kind == InjectKind::kSlow || by_agent(spec.kind) ||
         spec.kind == InjectKind::kLinkDrop || spec.kind == InjectKind::kLinkDelay) {
       spec.phase = spec.phase.value_or(default_phase(spec));

@@ -34,7 +34,7 @@ std::optional<Threshold> threshold_of(const std::string& text) {
   return std::nullopt;
 }
 
-// One reading of a file: each method takes what is right and lists what is wrong.
+// Reads a file once: each method takes what is right and lists what is wrong.
 class RulesParser {
  public:
   RulesParser(std::string file, uint32_t world) : file_(std::move(file)), world_(world) {}
@@ -60,7 +60,7 @@ class RulesParser {
 
  private:
   void mistake_at(const YAML::Mark& mark, const std::string& what) {
-    // A mark of what is not in the file has no line.
+    // The mark of something absent from the file has no line.
     parsed_.mistakes.push_back(absl::StrFormat("%s:%d: %s", file_, mark.is_null() ? 1 : mark.line + 1, what));
   }
   void mistake(const YAML::Node& node, const std::string& what) { mistake_at(node.Mark(), what); }
@@ -177,7 +177,7 @@ class RulesParser {
     }
   }
 
-  // What single values cannot show.
+  // Mistakes that single values do not show.
   void together(const YAML::Node& at, const LogRule& rule) {
     if (rule.threshold && rule.about_time()) {
       mistake(at, "threshold does not go with first_within or every; make two rules");

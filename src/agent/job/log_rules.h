@@ -7,16 +7,16 @@
 //     - name: slow
 //       pattern: 'step \d+ took ([0-9.]+) s'
 //       threshold: '> 30'            # compares the pattern's first group, a number
-//       count: 3                     # so often in a row
+//       count: 3                     # in a row
 //     - name: starts
 //       pattern: 'data is there'
-//       ranks: [0]                   # whose lines; default all
-//       first_within: 300            # seconds after its process has a rank
-//       every: 60                    # seconds, from the first time on
-//       until: 'training ends'       # from here on the rule asks nothing of this process
+//       ranks: [0]                   # whose lines; default: all ranks
+//       first_within: 300            # seconds after the process got its rank
+//       every: 60                    # seconds, from the first match on
+//       until: 'training ends'       # from this line on the rule no longer applies to the process
 //
 // A rule without threshold, first_within and every is broken by each `count`th line that matches. log_watch.h applies
-// them; docs/reference/log_rules.md is the user's page.
+// the rules; docs/reference/log_rules.md is the user's page.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,15 @@ enum class Comparison { kLess, kLessEqual, kGreater, kGreaterEqual };
 struct Threshold {
   Comparison comparison = Comparison::kGreater;
   double limit = 0;
-  // Whether the rule is broken. So it is by a value that is no number: whoever watches a loss wants to know of a nan.
+  // Whether the rule is broken. NaN breaks it: a rule that watches a loss should report a NaN.
   bool broken_by(double value) const;
 };
 
 struct LogRule {
   std::string name;
   std::string pattern;
-  std::string until;                           // empty: for ever
-  std::optional<std::vector<uint32_t>> ranks;  // none: all
+  std::string until;                           // empty: no end
+  std::optional<std::vector<uint32_t>> ranks;  // unset: all
   double first_within_s = 0;                   // 0: no such limit
   double every_s = 0;                          // 0: no such limit
   std::optional<Threshold> threshold;
@@ -55,10 +55,10 @@ inline constexpr size_t kMaxLogRulesBytes = 1 << 20;  // of the file
 
 struct ParsedLogRules {
   std::vector<LogRule> rules;
-  std::vector<std::string> mistakes;  // all of them, each "FILE:LINE: what, and what to do"; then no rule is to be used
+  std::vector<std::string> mistakes;  // all, each "FILE:LINE: what, and what to do"; if any, use no rule
 };
 
-// `file`: its name, for the mistakes. `world`: number of ranks. Pure.
+// `file`: the file's name, for the mistakes. `world`: the number of ranks. Pure.
 ParsedLogRules parse_log_rules(const std::string& text, const std::string& file, uint32_t world);
 
 }  // namespace keepstep::agent

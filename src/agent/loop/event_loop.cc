@@ -24,7 +24,7 @@ StatusOr<std::unique_ptr<EventLoop>> EventLoop::create() {
 }
 
 EventLoop::~EventLoop() {
-  // What handlers own may unwatch descriptors when it goes: then there are none any more.
+  // Objects that tasks own may unwatch descriptors when destroyed; by then there are no handlers left.
   decltype(posted_) posted;
   posted.swap(posted_);
   decltype(handlers_) handlers;

@@ -1,4 +1,4 @@
-// The agent's one thread: file descriptors (epoll) and functions posted by other threads, one after the other.
+// The agent's single thread: it serves file descriptors (epoll) and functions posted by other threads, one at a time.
 #pragma once
 
 #include <chrono>
@@ -21,11 +21,12 @@ class EventLoop {
   // Any thread. Runs `task` on the loop's thread; dropped if the loop has stopped.
   void post(std::function<void()> task);
 
-  // The rest: the loop's thread only (or before run()).
-  // Calls `on_readable` whenever `fd` can be read or was hung up. The fd stays the caller's; unwatch before closing.
+  // All methods below: the loop's thread only (or before run()).
+  // Calls `on_readable` whenever `fd` can be read or was hung up. The fd stays the caller's; unwatch it before closing
+  // it.
   Status watch(int fd, std::function<void()> on_readable);
   void unwatch(int fd);
-  // Calls `task` about every `period` (one such task at most).
+  // Calls `task` about every `period`. There is at most one such task.
   void every(std::chrono::milliseconds period, std::function<void()> task);
   void run();  // until stop()
   void stop() { running_ = false; }
@@ -37,7 +38,7 @@ class EventLoop {
   Fd epoll_;
   Fd wake_;
   struct Handler {
-    uint32_t serial;  // tells it from an earlier one of the same descriptor, whose event may still be in hand
+    uint32_t serial;  // distinguishes it from an earlier handler of the descriptor, whose event may still be pending
     std::shared_ptr<std::function<void()>> call;
   };
   std::map<int, Handler> handlers_;

@@ -10,8 +10,8 @@ namespace {
 
 Fd readable() { return Fd(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
-// Both descriptors can be read at once, so both events come in one batch. Whichever handler is first closes the other
-// one's descriptor and watches a new one, to which the kernel gives the same number.
+// Both descriptors are readable at once, so both events arrive in one batch. The handler that runs first closes the
+// other's descriptor and watches a new one, to which the kernel gives the same number.
 TEST(EventLoopTest, an_event_of_a_closed_descriptor_is_none_of_the_next_with_its_number) {
   const auto loop = *EventLoop::create();
   Fd fds[2] = {readable(), readable()};

@@ -17,7 +17,7 @@ StatusOr<std::unique_ptr<Timer>> Timer::after(EventLoop& loop, std::chrono::nano
   std::unique_ptr<Timer> timer(new Timer(loop, std::move(fd)));
   KEEPSTEP_RETURN_IF_ERROR(loop.watch(timer->fd_.get(), [raw = timer.get(), task = std::move(task)] {
     raw->loop_.unwatch(raw->fd_.get());
-    task();  // the last thing: it may destroy the timer
+    task();  // last, because it may destroy the timer
   }));
   return timer;
 }

@@ -1,4 +1,4 @@
-// One call of a function after a while, on an event loop. For limits and for faults that end by themselves.
+// Calls a function once after a delay, on an event loop. For time limits, and for faults that end by themselves.
 //
 // Loop thread only. Destroying the timer cancels it.
 #pragma once

@@ -33,7 +33,7 @@ std::vector<brain::SealedWord> Generation::seal(const std::vector<Holder>& holde
     words.push_back({member.rank, member.worker, was, brain::unpack_state_word(member.page->state.load()),
                      was.vote == brain::Vote::kOpen ? std::nullopt : rank::load_digest(*member.page, was.step)});
   }
-  // Only now may collectives be cut short: a rank whose gradients are no longer sums cannot vote for them any more.
+  // Only now may collectives be cut short: a rank whose gradients are no longer sums can no longer vote for them.
   cut_collectives_short();
   return words;
 }

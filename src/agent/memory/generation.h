@@ -1,5 +1,5 @@
-// One generation on this node: its page, its members' words. Sealing and verdicts happen here, in shared memory,
-// without asking any worker.
+// One generation on this node: its page and its members' words. Sealing and verdicts happen here, in shared memory,
+// without the help of any worker.
 //
 // Loop thread only.
 #pragma once
@@ -18,15 +18,15 @@ namespace keepstep::agent {
 
 class Generation {
  public:
-  // `prepare` has the members of this node and the table of all: where those differ the votes go across nodes.
+  // `prepare` has the members of this node and the table of all ranks. If they differ, votes cross nodes.
   static StatusOr<std::unique_ptr<Generation>> create(const brain::Prepare& prepare, const comm::CommConfig& config);
 
   brain::Identity identity() const { return identity_; }
   int fd() const { return memory_.fd(); }
 
-  // Marks the generation interrupted, seals the word of each page in `holders` and reads what it was; then wakes
-  // whoever waits in a vote or a collective. Repeating it changes nothing. The dead are sealed with the living: what
-  // their words prove stays true (one that had not voted forces a redo, and its capsule of that step is not needed).
+  // Marks the generation interrupted, seals the word of each page in `holders` and returns what each word was; then
+  // wakes processes that wait in a vote or a collective. Idempotent. Words of dead workers are sealed too: what they
+  // prove stays true. (A rank that died before it voted forces a redo, and its capsule of that step is not needed.)
   struct Holder {
     brain::Rank rank;
     brain::WorkerId worker;
@@ -34,11 +34,10 @@ class Generation {
   };
   std::vector<brain::SealedWord> seal(const std::vector<Holder>& holders);
 
-  // All ranks were released, and one of them is gone: whoever waits for another is woken, as by a seal. No word
-  // changes.
+  // All ranks were released, and one of them is gone: wakes waiting processes, as seal() does. No word changes.
   void cut_collectives_short();
 
-  // The newest step that is known here to be decided by all nodes, with what came with the decision; step 0: none.
+  // The newest step known here to be decided by all nodes, and what arrived with the decision. Step 0 if there is none.
   struct DecidedStep {
     brain::Step step = 0;
     double mean_loss = 0;
@@ -46,8 +45,9 @@ class Generation {
   };
   DecidedStep newest_decided_step() const;
 
-  // Tells those that wait for the verdict. Both come after seal(). announce_end: there is none, the job is over.
-  // `mean_loss`, `flags`: of step `version`, for the ranks of several nodes, which cannot read each other's pages.
+  // Announces the verdict to the processes that wait for it. Call after seal(). announce_end(): there is no verdict,
+  // the job is over. `mean_loss` and `flags`: of step `version`, for the ranks of several nodes, which cannot read each
+  // other's pages.
   void announce(brain::Version version, std::optional<double> mean_loss = std::nullopt, uint32_t flags = 0);
   void announce_end();
 

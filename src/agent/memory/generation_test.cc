@@ -38,12 +38,12 @@ using rank::Engine;
 constexpr comm::CommConfig kConfig{
     .max_world = 4, .groups = 2, .slot_bytes = 16384, .group_slot_bytes = 4096, .ring_bytes = 8192};
 
-// What the agents hear of one worker.
+// What the agents receive from one worker.
 class Heard {
  public:
   explicit Heard(const PacketSocket& socket) : thread_([this, &socket] { listen(socket); }) {}
   ~Heard() { thread_.join(); }
-  // The first one of these, and the generation that it was said in.
+  // The first `Message`, and the generation in which it was sent.
   template <typename Message>
   std::pair<Message, Identity> await() {
     std::unique_lock lock(mutex_);
@@ -83,7 +83,7 @@ class Heard {
   std::thread thread_;
 };
 
-// A worker as its agent has it, and the engine in it.
+// A worker as its agent sees it, and its engine.
 struct Worker {
   explicit Worker(brain::WorkerId id) : process(*WorkerProcess::create(id, false, rank::WorkerLayout(kConfig))) {
     heard = std::make_unique<Heard>(process->socket);
@@ -116,7 +116,7 @@ struct Worker {
   std::unique_ptr<Engine> engine;
 };
 
-// A job whose agents this is. `nodes`: by rank, numbered from 0 on.
+// A job; this plays its agents. `nodes`: by rank, numbered from 0.
 class Job {
  public:
   explicit Job(std::vector<uint32_t> nodes) : nodes_(std::move(nodes)) {
@@ -216,14 +216,14 @@ class Job {
   std::vector<std::unique_ptr<Generation>> generations_;
   std::vector<std::unique_ptr<Generation>> old_;
   std::vector<std::shared_ptr<WorkerProcess>> graves_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // first to go
+  std::vector<std::unique_ptr<Worker>> workers_;  // destroyed first
 };
 
 double loss_of(Rank rank, Step step) {
   return std::ldexp(1.0 + 0.1 * rank, static_cast<int>((step * 13 + rank * 29) % 60));
 }
 
-// As in rank order on one node.
+// The mean as computed in rank order on one node.
 double mean_of(uint32_t world, Step step) {
   double sum = 0;
   uint64_t count = 0;
@@ -285,7 +285,7 @@ TEST(GenerationTest,
   EXPECT_EQ(page.sealing.load(), 1u);
 }
 
-// Two ranks finished. One is let go, ends, and is killed; only then the other hears that it may go, too.
+// Two ranks finished. One is released, ends, and is killed; only then is the other released, too.
 TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_else) {
   constexpr Identity kIdentity{1, 1};
   Job job({0, 0});
@@ -294,7 +294,7 @@ TEST(GenerationTest, a_death_after_the_release_interrupts_who_waits_and_nobody_e
   std::thread finishing([&] { EXPECT_TRUE(job.engine(0).finish().ok()) << "a release that was on its way is lost"; });
   (void)job.worker(0).heard->await<messages::Finished>();
   job.generation(0).cut_collectives_short();
-  // Whatever it does next, it does not leave for what the page says: it has been through a wait when this comes.
+  // Once this has arrived the rank has been through a wait, and did not leave because of the page.
   job.worker(0).tell(kIdentity, messages::Notice{"test"});
   while (job.engine(0).agent().notice().empty()) {
     std::this_thread::yield();
@@ -331,7 +331,7 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
   EXPECT_EQ(commits.back().mean, mean_of(3, 20));
   EXPECT_EQ(job.worker(2).heard->count<messages::Collect>(), 1u) << "of the generation's first step";
 
-  // Rank 2 dies, and no agent is told: its peers' leader says so.
+  // Rank 2 dies, and no agent is told: its peers' leader reports it.
   job.kill(2);
   std::vector<std::thread> waiting;
   for (const Rank rank : {0u, 1u}) {
@@ -365,7 +365,7 @@ TEST(GenerationTest, ranks_on_two_nodes_commit_together_and_go_on_with_a_newcome
   });
 }
 
-// Everybody had voted, but no leader heard it from all: the verdict counts the step, and brings its loss.
+// All had voted, but no leader had received all votes: the verdict counts the step, and brings its loss.
 TEST(GenerationTest, a_verdict_brings_the_loss_that_no_rank_can_add) {
   constexpr Identity kIdentity{1, 1};
   Job job({0, 0, 1});
@@ -402,8 +402,8 @@ TEST(GenerationTest, a_verdict_brings_the_loss_that_no_rank_can_add) {
   }
 }
 
-// What asks the agent must not outlast the generation, answered or not: the answer may be lost, and memory takes a
-// while.
+// A request to the agent must not outlast the generation, answered or not: the answer may be lost, and to make memory
+// takes a while.
 TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_and_does_not_hold_up_the_next) {
   constexpr Identity kFirst{1, 1};
   constexpr Identity kSecond{1, 2};
@@ -414,7 +414,7 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
     ASSERT_TRUE(job.engine(rank).ready(true).ok());
     ASSERT_TRUE(job.engine(rank).form().ok());
   });
-  // Rank 0 asks beside its main thread, for its copies; rank 1 in it, for a copy to begin with.
+  // Rank 0 asks in another thread, for its copies; rank 1 in its main thread, for a copy to start from.
   std::vector<double> tensor(100);
   const std::vector<state::Region> regions = {{tensor.data(), tensor.size() * sizeof(double)}};
   ASSERT_TRUE(job.engine(0).shards().protect(0, regions, "text", {}).ok());
@@ -430,7 +430,7 @@ TEST(GenerationTest, a_question_that_is_never_answered_ends_with_its_generation_
   job.in_threads([&](Rank rank) { enter(job.engine(rank), kSecond, rank, 2); });
 }
 
-// State that was divided otherwise before: whoever has none looks for a copy of its own, then all look for the parts.
+// Resharded state: a rank without a shard looks for a copy of its own, then all look for the parts.
 TEST(GenerationTest, where_the_parts_of_another_division_are_nowhere_all_know_and_who_needs_them_loads_what_was_saved) {
   constexpr Identity kIdentity{1, 1};
   Job job({0, 0});
@@ -488,7 +488,7 @@ TEST(GenerationTest, a_prepare_that_contradicts_itself_is_not_entered) {
       [](Message& message, std::vector<int>&) { message.table.clear(); },
       [](Message& message, std::vector<int>&) { message.table[1].address = "node-b"; },
       [](Message& message, std::vector<int>&) { message.table[1].ranks = 1000; },
-      [](Message& message, std::vector<int>&) { message.table.pop_back(); },  // the page knows of another node
+      [](Message& message, std::vector<int>&) { message.table.pop_back(); },  // the page lists another node
       [](Message& message, std::vector<int>&) { message.table[1].node = 0; },
       [](Message& message, std::vector<int>& fds) {
         message.table.clear();

@@ -17,7 +17,7 @@ MemoryThread::~MemoryThread() {
 
 void MemoryThread::make(std::string label, size_t bytes, Made made) {
   push([this, label = std::move(label), bytes, made = std::move(made), alive = std::weak_ptr<bool>(alive_)] {
-    // Functions are copied, memory is not.
+    // std::function needs copyable captures, and SharedMemory is not copyable.
     const auto memory =
         std::make_shared<StatusOr<SharedMemory>>(SharedMemory::create(label, bytes, [this] { return stop_.load(); }));
     loop_->post([memory, made, alive] {

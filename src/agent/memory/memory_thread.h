@@ -1,7 +1,7 @@
-// A thread that makes shared memory, and gives it back: both take the kernel seconds for tens of gigabytes, in which
-// the agent's loop would seal nothing.
+// A thread that allocates and frees shared memory. For tens of gigabytes either takes the kernel seconds, during which
+// the agent's loop could not seal anything.
 //
-// One piece after the other, in the order of the calls. All methods: the loop's thread only.
+// One request at a time, in the order of the calls. All methods: the loop's thread only.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,10 @@ class MemoryThread {
   using Made = std::function<void(StatusOr<SharedMemory>)>;
 
   explicit MemoryThread(std::shared_ptr<EventLoop> loop) : loop_(std::move(loop)) {}
-  // Gives up what is being made, within a chunk of it; what was not `made` yet never is.
+  // Stops the allocation in progress after at most one more chunk. `made` is not called for requests still open.
   ~MemoryThread();
 
-  // `made` is called once, later, by the loop, with what SharedMemory::create() returned.
+  // The loop later calls `made` once with the result of SharedMemory::create().
   void make(std::string label, size_t bytes, Made made);
   void discard(SharedMemory memory);
 
@@ -40,8 +40,8 @@ class MemoryThread {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   std::atomic<bool> stop_{false};
-  std::thread thread_;                                          // from the first task on
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what the thread posted
+  std::thread thread_;                                          // starts with the first task
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for tasks that the thread posted
 };
 
 }  // namespace keepstep::agent

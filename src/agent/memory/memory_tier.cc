@@ -19,9 +19,9 @@ namespace {
 
 using What = std::variant<brain::Rank, brain::ParityBlock>;
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 46;  // of a shard that is believed
+constexpr uint64_t kMaxBytes = uint64_t{1} << 46;  // the largest shard size we believe
 constexpr int kReaderNiceness = 10;                // ranks come first
-constexpr int kTries = 5;                          // at a vault whose versions are overwritten while they are read
+constexpr int kTries = 5;                          // at a vault that is overwritten while we read
 
 void put(nlohmann::json& into, const What& what) {
   if (const auto* const rank = std::get_if<brain::Rank>(&what)) {
@@ -32,7 +32,7 @@ void put(nlohmann::json& into, const What& what) {
   }
 }
 
-// A vault as the reading thread has it: mapped by itself, so that the agent may let go of it meanwhile.
+// A vault for the reading thread, which maps it itself, so that the agent may drop it meanwhile.
 struct Open {
   uint64_t number = 0;
   uint32_t sharding = 0;
@@ -45,7 +45,7 @@ const char* name(state::VaultCheck result) {
   return result == state::VaultCheck::kGood ? "good" : result == state::VaultCheck::kCorrupt ? "corrupt" : "gone";
 }
 
-// Of one vault: each version once, those that came in the place of an overwritten one too.
+// Checks one vault: each version once, including versions that replaced an overwritten one.
 void check_vault(const Open& open, std::optional<brain::Version> only, const std::function<bool()>& give_up,
                  nlohmann::json& checked) {
   const StatusOr<state::ShardVault> vault = state::ShardVault::open(open.memory.data(), open.memory.size());
@@ -54,7 +54,7 @@ void check_vault(const Open& open, std::optional<brain::Version> only, const std
     bool gone = false;
     std::vector<brain::Version> versions =
         vault.ok() ? vault->versions() : std::vector<brain::Version>{only.value_or(0)};
-    std::reverse(versions.begin(), versions.end());  // the newest stays longest
+    std::reverse(versions.begin(), versions.end());  // newest first: it stays longest
     for (const brain::Version version : versions) {
       if ((only.has_value() && version != *only) || seen.contains(version)) {
         continue;
@@ -97,7 +97,7 @@ void MemoryTier::ask(const nlohmann::json& question, const Answer& answer) {
   } else if (what == "check") {
     check(question, answer);
   } else {
-    answer(error_answer(absl::StrFormat("this version of keepstep cannot '%s' what is in memory", what)));
+    answer(error_answer(absl::StrFormat("this version of keepstep does not support the memory request '%s'", what)));
   }
 }
 
@@ -138,7 +138,7 @@ nlohmann::json MemoryTier::texts(const nlohmann::json& question) const {
                             seal->text_bytes, kMaxTextBytes));
       }
       if (bytes != 0 && bytes + seal->text_bytes > kMemoryTextBytes) {
-        return {{"ok", true}, {"texts", std::move(texts)}};  // who asked asks for the others again
+        return {{"ok", true}, {"texts", std::move(texts)}};  // the caller will ask for the rest
       }
       const StatusOr<std::string> text = each.view.text(version);
       if (each.view.seal_of(version) == seal) {
@@ -224,7 +224,7 @@ StatusOr<std::vector<brain::Holding>> holdings_from(brain::NodeId node, const nl
         block == nullptr ? std::get<brain::Rank>(holding.what) < brain::kMaxWorldSize : brain::is_possible(*block);
     if (!possible || holding.bytes > kMaxBytes || holding.age_ns < 0) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("node %d says that it holds what cannot be: %s", node,
+          absl::StrFormat("node %d reported impossible holdings: %s", node,
                           line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
     }
     holdings.push_back(std::move(holding));

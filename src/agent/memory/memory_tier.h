@@ -1,14 +1,14 @@
-// What this node's agent holds of the job's state in its memory (shard_vaults.h), for who asks from outside: `keepstep
-// ckpt` of a place memory://JOB. Questions and answers are JSON objects (docs/design/control_door.md); a question says
-// in "do" what is wanted:
+// What this node's agent holds of the job's state in its memory (shard_vaults.h), for requests from outside: `keepstep
+// ckpt` of a destination memory://JOB. Questions and answers are JSON objects (docs/design/control_door.md). The "do"
+// of a question is one of:
 //
-//   hold   everything that is whole here
-//   texts  what describes the shards of "ranks" at "version", as they lie here
-//   check  reads vaults with numbers above "after" and compares them with their checksums, some gigabytes a question
+//   hold   lists everything that is complete here
+//   texts  returns the descriptions of the shards of "ranks" at "version", as they are stored here
+//   check  reads vaults with numbers above "after" and verifies their checksums, some gigabytes per question
 //
-// Ranks go on meanwhile and overwrite what is looked at; then it is said to be gone, and never to be corrupt.
+// Meanwhile ranks keep overwriting the vaults. Data overwritten during a check is reported as gone, never as corrupt.
 //
-// Loop thread only; reading is done by a thread of its own, one question at a time.
+// Loop thread only. A separate thread does the reading, one question at a time.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,10 @@
 
 namespace keepstep::agent {
 
-inline constexpr uint64_t kMemoryCheckBytes = uint64_t{2} << 30;  // that one question reads; the last vault to its end
-inline constexpr size_t kMemoryTextBytes = size_t{8} << 20;  // of texts in one answer, where it is not a single one
-inline constexpr size_t kMaxTextBytes = size_t{12} << 20;    // of one text: agents send each other at most 20 MiB
+inline constexpr uint64_t kMemoryCheckBytes = uint64_t{2}
+                                              << 30;         // read per question; the last vault is read to its end
+inline constexpr size_t kMemoryTextBytes = size_t{8} << 20;  // of the texts in one answer, unless it has just one
+inline constexpr size_t kMaxTextBytes = size_t{12} << 20;    // of one text; a message between agents has at most 20 MiB
 
 class MemoryTier {
  public:
@@ -36,10 +37,10 @@ class MemoryTier {
 
   // `vaults` must outlive it.
   MemoryTier(std::shared_ptr<EventLoop> loop, const ShardVaults& vaults);
-  // Ends the reading; that question is not answered.
+  // Stops a check in progress; its question is not answered.
   ~MemoryTier();
 
-  // `answer` is called once, now or later. A nlohmann exception is thrown for a question without what it needs.
+  // `answer` is called once, now or later. Throws a nlohmann exception for a question that lacks a field.
   void ask(const nlohmann::json& question, const Answer& answer);
 
  private:
@@ -52,10 +53,10 @@ class MemoryTier {
   std::atomic<bool> stop_{false};
   bool busy_ = false;
   std::thread reader_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what the reader posted
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for tasks that the reader posted
 };
 
-// What the answer to "hold" of node `node` says. INVALID_ARGUMENT, or a nlohmann exception: it is none.
+// Parses the answer of node `node` to "hold". INVALID_ARGUMENT, or a nlohmann exception, if it is malformed.
 StatusOr<std::vector<brain::Holding>> holdings_from(brain::NodeId node, const nlohmann::json& answer);
 
 }  // namespace keepstep::agent

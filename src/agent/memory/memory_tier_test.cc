@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kBytes = 3000;
 constexpr uint64_t kRoom = 4096;
 
-// As a worker would write it: `version` filled with its number.
+// Writes as a worker would: `version`, filled with its number.
 void write(state::ShardVault vault, brain::Version version, const std::string& text) {
   vault.begin(version);
   std::memset(vault.data(version).data(), static_cast<int>(version), kBytes);
@@ -44,7 +44,7 @@ struct MemoryTierTest : ::testing::Test {
     throw std::logic_error("no such vault");
   }
   nlohmann::json ask(const nlohmann::json& question) {
-    SetUp();  // a loop that was stopped does not run again
+    SetUp();  // a stopped loop cannot run again
     std::optional<nlohmann::json> answer;
     tier->ask(question, [&](nlohmann::json said) {
       answer = std::move(said);
@@ -156,7 +156,7 @@ TEST_F(MemoryTierTest, OneReadsAtATimeAndWhatIsNotUnderstoodIsRefused) {
   tier->ask({{"do", "check"}}, collect);
   tier->ask({{"do", "check"}}, collect);
   loop->run();
-  EXPECT_FALSE(answers[0].at("ok"));  // the second question's
+  EXPECT_FALSE(answers[0].at("ok"));  // answers the second question
   EXPECT_TRUE(answers[1].at("ok"));
   EXPECT_FALSE(ask({{"do", "away"}}).at("ok"));
   EXPECT_THROW(tier->ask({{"version", 1}}, collect), nlohmann::json::exception);

@@ -9,7 +9,7 @@
 namespace keepstep::agent {
 namespace {
 
-// What another rank says is not believed beyond this.
+// Sizes above this, which other ranks report, are not believed.
 constexpr uint64_t kMaxDataBytes = uint64_t{1} << 46;
 constexpr uint64_t kMaxTextRoom = uint64_t{1} << 32;
 
@@ -28,7 +28,7 @@ StatusOr<std::optional<int>> ShardVaults::find(const Need& need) const {
                         need.data_bytes, need.text_room));
   }
   const auto fits = [&](const Vault& each) {
-    // What is asked for is twice what is needed.
+    // Requests ask for twice the text room they need.
     return each.of == need.of && each.data_bytes == need.data_bytes && each.view().text_room() >= need.text_room / 2;
   };
   const auto found = std::find_if(vaults_.rbegin(), vaults_.rend(), fits);

@@ -6,7 +6,7 @@
 namespace keepstep::agent {
 namespace {
 
-// As a worker would: over the descriptor.
+// Writes as a worker would: through the descriptor.
 void write(int fd, brain::Version version) {
   auto memory = SharedMemory::attach(Fd(dup(fd)), 4096);
   ASSERT_TRUE(memory.ok());
@@ -64,10 +64,10 @@ TEST(ShardVaults, WhatAShardOutgrewCountsUntilItsNewMemoryHoldsTwoVersions) {
   write(*vaults.of_size(1, 0U, 3000, 4096), 8);
   EXPECT_EQ(vaults.copies(), (Copies{{0, 4, 1}, {0, 8, 1}}));
   EXPECT_EQ(vaults.held().size(), 1);
-  vaults.drop_beyond(4);  // of the two one did not happen
+  vaults.drop_beyond(4);  // one of the two did not happen
   EXPECT_EQ(vaults.copies(), (Copies{{0, 0, 1}, {0, 4, 1}}));
   write(*vaults.of_size(1, 0U, 3000, 4096), 8);
-  write(*vaults.of_size(1, 0U, 1000, 4096), 12);  // the size of before again, in the memory of before
+  write(*vaults.of_size(1, 0U, 1000, 4096), 12);  // the previous size again, in the previous memory
   EXPECT_EQ(vaults.copies(), (Copies{{0, 0, 1}, {0, 4, 1}, {0, 8, 1}, {0, 12, 1}}));
   write(*vaults.of_size(1, 0U, 1000, 4096), 16);
   EXPECT_EQ(vaults.copies(), (Copies{{0, 12, 1}, {0, 16, 1}}));

@@ -1,4 +1,4 @@
-// For tests: vaults whose memory is made at once.
+// For tests: vaults whose memory is made synchronously.
 #pragma once
 
 #include "agent/memory/shard_vaults.h"

@@ -32,7 +32,7 @@ bool VaultMaker::answered(const Question& question) const {
 
 void VaultMaker::make_next() {
   while (!waiting_.empty() && answered(waiting_.front())) {
-    waiting_.pop_front();  // what was made for another one serves it, too
+    waiting_.pop_front();  // memory made for another request serves it, too
   }
   if (waiting_.empty()) {
     return;

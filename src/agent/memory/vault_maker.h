@@ -1,5 +1,6 @@
-// Memory for shards (shard_vaults.h), made when a rank asks for it: by a thread, because to fill it with pages takes
-// some tenths of a second a gigabyte, and the agent's loop has deaths to notice and generations to seal meanwhile.
+// Makes memory for shards (shard_vaults.h) when a rank asks for it. A thread does this, because to fill the memory with
+// pages takes some tenths of a second per gigabyte, and meanwhile the agent's loop must notice deaths and seal
+// generations.
 //
 // Loop thread only.
 #pragma once
@@ -16,15 +17,15 @@ namespace keepstep::agent {
 
 class VaultMaker {
  public:
-  // The descriptor, which stays the vaults'. Errors of ShardVaults::find() and add().
+  // The descriptor, which the vaults keep, or an error of ShardVaults::find() or add().
   using Answer = std::function<void(StatusOr<int>)>;
 
-  // `vaults` must outlive it; what is dropped there is given back to the kernel by the same thread.
+  // `vaults` must outlive it. Memory dropped there is returned to the kernel by the same thread.
   VaultMaker(std::shared_ptr<EventLoop> loop, ShardVaults& vaults);
   ~VaultMaker() { vaults_.discard_with({}); }
 
-  // `answer` is called at once where there is such memory, else once it was made: one after the other, in the order of
-  // the questions.
+  // `answer` is called at once if there is such memory, otherwise once it is made. Requests are served one at a time,
+  // in order.
   void ask(ShardVaults::Need need, const Answer& answer);
 
  private:

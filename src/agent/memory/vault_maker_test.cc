@@ -13,7 +13,7 @@ struct VaultMakerTest : ::testing::Test {
     maker = std::make_unique<VaultMaker>(loop, vaults);
   }
   ShardVaults::Need need(brain::Rank rank, uint64_t data_bytes = 1000) const { return {{1, rank}, data_bytes, 4096}; }
-  // Runs the loop until so many answers came.
+  // Runs the loop until there are this many answers.
   void await(size_t answers) {
     loop->every(std::chrono::milliseconds(1), [this, answers] {
       if (came.size() >= answers) {

@@ -8,7 +8,7 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr int kMaxUnanswered = 3;  // then a node comes without: node 0's agent may not know the question
+constexpr int kMaxUnanswered = 3;  // then it joins anyway: node 0 may not know the question
 
 int64_t wall_ns() { return static_cast<int64_t>(wall_seconds() * 1e9); }
 double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
@@ -70,7 +70,7 @@ void Clocks::answer(brain::NodeId from, const messages::ClockQuestion& question)
 }
 
 void Clocks::on_report(brain::NodeId from, const messages::ClockReport& report) {
-  // Who takes part already is not thrown out: that would cost more than it mends.
+  // A node that takes part already is not removed: that would cost more than it helps.
   (void)judge(from, core_.joined.contains(from) ? core_.joined.at(from) : "?", report);
 }
 
@@ -80,7 +80,7 @@ std::optional<std::string> Clocks::why_not(brain::NodeId from, const std::string
   if (!judged.apart || !core_.config.spec.refuse_clocks_apart) {
     return std::nullopt;
   }
-  apart_.erase(from);  // it may come again, with another clock
+  apart_.erase(from);  // it may join again, with another clock
   return absl::StrFormat("node %d (%s) cannot take part: %s", from, host, judged.because);
 }
 

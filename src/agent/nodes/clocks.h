@@ -1,6 +1,6 @@
-// The wall clocks of several nodes (clock_probe.h): each agent asks node 0's, before its node takes part and then now
-// and then; node 0's says which ones are apart. Training does not need them: people who read logs of several nodes do,
-// and tokens, leases and certificates that expire.
+// Compares the wall clocks of several nodes (clock_probe.h). Each agent asks node 0's for the time, before its node
+// takes part and now and then later; node 0's agent reports which clocks are apart. Training does not depend on them,
+// but people who read logs of several nodes do, and so do tokens, leases and certificates that expire.
 #pragma once
 
 #include <optional>
@@ -16,16 +16,17 @@ class Clocks {
  public:
   explicit Clocks(AgentCore& core) : core_(core) {}
 
-  bool asks_first();                                    // true: it does, and introduces itself with the last answer
+  bool asks_first();                                    // true: it asked, and introduces itself after the last answer
   std::optional<messages::ClockReport> report() const;  // of this node, for node 0, once it is known
   void watch();
-  // Node 0 said what time it is. True: that was the last answer, and this node may introduce itself.
+  // Node 0 sent its time. Returns true for the last answer: then this node may introduce itself.
   bool on_answer(const messages::ClockAnswer& answer);
 
   // ---- node 0 ----
   void answer(brain::NodeId from, const messages::ClockQuestion& question);
   void on_report(brain::NodeId from, const messages::ClockReport& report);  // of a node that takes part
-  // Why a node that comes must not take part: the clocks are apart, and that counts.
+  // Why a joining node must not take part: its clock is too far off, and the job refuses such nodes. Otherwise
+  // std::nullopt.
   std::optional<std::string> why_not(brain::NodeId from, const std::string& host, const messages::ClockReport& report);
 
  private:
@@ -40,7 +41,7 @@ class Clocks {
   AgentCore& core_;
   ClockProbe probe_;
   int64_t asked_ns_ = 0;
-  std::set<brain::NodeId> apart_;  // as said last
+  std::set<brain::NodeId> apart_;  // as last reported
 };
 
 }  // namespace keepstep::agent

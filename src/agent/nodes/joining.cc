@@ -10,15 +10,15 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr int64_t kSayAgainNs = 1'000'000'000;  // what node 0 did not answer
-constexpr int64_t kPatienceNs = 5'000'000'000;  // before somebody who looks is told for whom the job waits
+constexpr int64_t kSayAgainNs = 1'000'000'000;  // if node 0 does not answer
+constexpr int64_t kPatienceNs = 5'000'000'000;  // before we show which nodes the job waits for
 
 bool is_loopback(std::string_view address) { return address.starts_with("127.") || address.starts_with("[::1]"); }
 
 }  // namespace
 
-// Says what this node was started with, until node 0's agent has said that it fits: a message to an agent that does not
-// attend yet is lost. Only then does the job know of this node, so a node that does not fit never gets a rank.
+// Sends what this node was started with until node 0's agent has accepted it: a message to an agent that is not
+// connected yet is lost. Only then does the job learn of this node, so a node that does not fit never gets a rank.
 void Joining::introduce() {
   const int64_t now_ns = monotonic_ns();
   if (core_.joined_job || core_.end.has_value() ||
@@ -45,8 +45,8 @@ void Joining::join() {
   }
 }
 
-// Node 0: a node that does not fit. Before the job began somebody made a mistake that all should hear of; afterwards it
-// is one that came as a spare, or in the place of a lost one, and only it has to go.
+// Node 0: handles a node that does not fit. Before the job began, somebody made a mistake that all should learn of.
+// After that, the node joined as a spare or in place of a lost one, and only that node must leave.
 void Joining::refuse_or_end(brain::NodeId node, const std::string& because) {
   if (core_.brain.prepared() == nullptr || node == core_.config.node) {
     core_.stop_job(1, because);
@@ -91,7 +91,7 @@ bool Joining::on_facts(brain::NodeId from, const messages::Facts& facts) {
   return lines.empty();
 }
 
-// The job goes on, without this node.
+// The job goes on without this node.
 void Joining::on_refused(const std::string& because) {
   if (!core_.end.has_value()) {
     refused_ = true;
@@ -101,28 +101,30 @@ void Joining::on_refused(const std::string& because) {
 
 void Joining::on_clock_answer(const messages::ClockAnswer& answer) {
   if (clocks_.on_answer(answer)) {
-    introduced_at_ns_ = 0;  // that was asked first
+    introduced_at_ns_ = 0;  // the clock is asked first
     introduce();
   }
 }
 
 void Joining::on_unreadable(brain::NodeId from) {
   if (core_.config.node == 0 && !core_.joined.contains(from)) {
-    refuse_or_end(from,
-                  absl::StrFormat("node %d cannot take part: it speaks otherwise than node 0, which runs keepstep %s. "
-                                  "Install the same version on all nodes",
-                                  from, core_.config.version));
+    refuse_or_end(
+        from,
+        absl::StrFormat("node %d cannot take part: its protocol differs from that of node 0, which runs keepstep %s. "
+                        "Install the same version on all nodes",
+                        from, core_.config.version));
   }
 }
 
-// Other processors may compute other bits with the same instructions; that is said, and no reason to refuse a node.
+// Other processors may compute different bits with the same instructions. This is reported, but is no reason to refuse
+// a node.
 void Joining::on_fingerprint(brain::NodeId from, const messages::Texts& theirs) {
   fingerprints_[from] = theirs;
   const auto mine = fingerprints_.find(core_.config.node);
   if (mine == fingerprints_.end()) {
     return;
   }
-  const std::map<brain::NodeId, messages::Texts> all = fingerprints_;  // who is refused is taken out
+  const std::map<brain::NodeId, messages::Texts> all = fingerprints_;  // a refused node is removed from it
   for (const auto& [node, fingerprint] : all) {
     messages::Texts first = mine->second;
     if (from != core_.config.node && node != from) {
@@ -149,7 +151,7 @@ std::optional<std::string> Joining::await_nodes() {
     return std::nullopt;
   }
   std::vector<std::string> missing;
-  // Of an elastic job any will do, as long as they are enough.
+  // In an elastic job any nodes will do if there are enough.
   const bool enough = core_.config.spec.elastic && core_.joined.size() >= core_.config.spec.nnodes;
   for (brain::NodeId node = 0; node < core_.config.spec.nnodes && !enough; ++node) {
     if (!core_.joined.contains(node)) {
@@ -169,7 +171,7 @@ std::optional<std::string> Joining::await_nodes() {
   if (static_cast<double>(waited_ns) * 1e-9 > core_.config.spec.join_timeout_s) {
     core_.stop_job(
         1,
-        absl::StrFormat("%s did not come to %s within %g s (--join-timeout); is keepstep started there, with %s"
+        absl::StrFormat("%s did not join at %s within %g s (--join-timeout); is keepstep started there, with %s"
                         "this --rdzv-endpoint?%s",
                         who, core_.config.coordinator, core_.config.spec.join_timeout_s,
                         core_.config.spec.any_node_rank ? "" : absl::StrFormat("--node-rank %s and ", missing.front()),
@@ -178,7 +180,8 @@ std::optional<std::string> Joining::await_nodes() {
   return "waiting for " + who;
 }
 
-// All nodes have come once. The job begins with the first workers; until then one that was lost again is missed.
+// All nodes have joined at some time. The job begins with the first workers; until then a node that was lost again is
+// missing.
 std::string Joining::await_begin() {
   if (!core_.workers.empty()) {
     return "starting";

@@ -1,5 +1,6 @@
-// How a node comes into a job of several nodes: it says what it was started with, and node 0's agent, which compares
-// and speaks for the job, takes it or refuses it. Node 0 also says for whom the job waits before it begins.
+// How a node joins a job of several nodes. It reports what it was started with; node 0's agent, which speaks for the
+// job, compares that and accepts or refuses the node. Node 0 also reports which nodes the job waits for before it
+// begins.
 #pragma once
 
 #include <map>
@@ -16,19 +17,19 @@ class Joining {
   Joining(AgentCore& core, Clocks& clocks) : core_(core), clocks_(clocks) {}
 
   void introduce();
-  void join();                                  // this node fits, and the job hears of it
-  void on_refused(const std::string& because);  // it does not
-  bool refused() const { return refused_; }     // and the job goes on without us
+  void join();                                  // this node fits; tells the job
+  void on_refused(const std::string& because);  // this node does not fit
+  bool refused() const { return refused_; }     // refused, and the job goes on without us
   void on_clock_answer(const messages::ClockAnswer& answer);
 
   // ---- node 0 ----
-  // Who comes, and what that node was started with. False: it does not fit, and was refused.
+  // A node joins, and reports what it was started with. Returns false if it does not fit and was refused.
   bool clock_fits(brain::NodeId from, const messages::Facts& facts);
   bool on_facts(brain::NodeId from, const messages::Facts& facts);
-  // A message that cannot be read, from a node that has not said who it is.
+  // An unreadable message from a node that has not introduced itself.
   void on_unreadable(brain::NodeId from);
-  void on_fingerprint(brain::NodeId from, const messages::Texts& theirs);  // or our own workers'
-  // While the job has not begun: what people are told of the moment. Nothing: it has.
+  void on_fingerprint(brain::NodeId from, const messages::Texts& theirs);  // also of our own workers
+  // The status to show while the job has not begun; std::nullopt once it has.
   std::optional<std::string> await_nodes();
 
  private:
@@ -42,7 +43,7 @@ class Joining {
   int64_t introduced_at_ns_ = 0;
   std::map<brain::NodeId, messages::Texts> fingerprints_;
   int64_t started_at_ns_ = 0;
-  int64_t complete_since_ns_ = 0;  // all had come, but no worker was asked for; 0: not so
+  int64_t complete_since_ns_ = 0;  // all nodes have joined, but no worker was requested; 0: no
   bool said_waiting_ = false;
 };
 

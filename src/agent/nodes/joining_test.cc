@@ -1,4 +1,4 @@
-// Node 0's part of joining, against a real coordinator with the real brain.
+// Node 0's part of joining, with a real coordinator and the real brain.
 #include "agent/nodes/joining.h"
 
 #include <gmock/gmock.h>

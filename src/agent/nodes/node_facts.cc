@@ -10,7 +10,7 @@
 namespace keepstep::agent {
 namespace {
 
-// By its text: the same script may lie at different paths. A module or a program is known by its name.
+// By its text: the same script may be at different paths. A module or a program is identified by its name.
 std::string script_of(const JobSpec& spec) {
   if (spec.module || spec.no_python) {
     return absl::StrFormat("%s %s", spec.module ? "module" : "program", spec.script);
@@ -34,7 +34,7 @@ messages::Texts node_facts(const JobSpec& spec, const std::string& version) {
           {"the script's arguments", absl::StrJoin(spec.script_args, " ")},
           {"--nnodes", spec.node_limit() == spec.nnodes ? std::to_string(spec.nnodes)
                                                         : absl::StrFormat("%d:%d", spec.nnodes, spec.node_limit())},
-          {"the job's size (options of elastic jobs)", spec.elastic ? "elastic" : "fixed"},  // the rest is node 0's
+          {"the job's size (options of elastic jobs)", spec.elastic ? "elastic" : "fixed"},  // node 0 decides the rest
           {"--ranks-per-replica", std::to_string(spec.ranks_per_replica)},
           {"--spare-nodes", std::to_string(spec.spare_nodes)},
           {"--nproc-per-node", std::to_string(spec.nproc_per_node)},

@@ -44,7 +44,7 @@ TEST_F(NodeFacts, every_difference_is_named_with_both_values) {
               ElementsAre(HasSubstr("the script is 'train.py with checksum ")));
   other = first;
   other.nproc_per_node = 3;
-  other.node_rank = 1;  // of course
+  other.node_rank = 1;  // always differs
   EXPECT_THAT(differences(node_facts(first, "1"), node_facts(other, "2"), "node 1 (b)"),
               ElementsAre("--nproc-per-node is '3' on node 1 (b) and '1' on node 0",
                           "keepstep's version is '2' on node 1 (b) and '1' on node 0"));

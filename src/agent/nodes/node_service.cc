@@ -19,7 +19,7 @@ namespace keepstep::agent {
 namespace {
 
 constexpr int64_t kLingerNs = 2'000'000'000;                  // after the last client: the next init may follow at once
-constexpr int64_t kFirstClientNs = 30'000'000'000;            // whoever started us connects within this time
+constexpr int64_t kFirstClientNs = 30'000'000'000;            // the process that started us connects within this time
 constexpr uint32_t kMaxWorld = messages::kMaxMessageFds - 1;  // arenas and the generation's page travel in one packet
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr uint32_t kGroups = 64;
@@ -38,7 +38,8 @@ StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& jo
       RingService::open(*loop, rank::rings_beside(name.path()), [](const RingService::News& news) {
         spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch, news.because);
       }));
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener, listen_local(name.path()));  // the last: whoever finds it finds all
+  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener,
+                            listen_local(name.path()));  // last, so a client that finds it finds everything ready
   std::unique_ptr<NodeService> service(new NodeService(std::move(name), std::move(loop), std::move(listener)));
   service->rings_ = std::move(rings);
   return service;
@@ -68,8 +69,8 @@ void NodeService::stop_if_idle() {
 void NodeService::tell_text(Client& client, std::string text, std::span<const int> fds) {
   const Status status = client.outbox.send(client.socket, messages::encode({.text = std::move(text)}), fds);
   if (!status.ok() && !absl::IsUnavailable(status)) {
-    spdlog::warn("process {} is let go: {}", client.pid, std::string(status.message()));
-    (void)shutdown(client.socket.fd(), SHUT_RDWR);  // both sides see the end, and nobody waits for what was not told
+    spdlog::warn("process {} is disconnected: {}", client.pid, std::string(status.message()));
+    (void)shutdown(client.socket.fd(), SHUT_RDWR);  // both sides see the end, and nobody waits for the lost message
   }
 }
 
@@ -88,7 +89,7 @@ void NodeService::on_connection() {
   anybody_came_ = true;
   clients_[client->id] = client;
   (void)loop_->watch(client->socket.fd(), [this, client] { on_packet(client); });
-  if (client->pidfd.valid()) {  // else it is in another pid namespace: then the socket alone tells
+  if (client->pidfd.valid()) {  // else it is in another pid namespace, and only the socket shows its end
     (void)loop_->watch(client->pidfd.get(), [this, client] { on_exit(client); });
   }
 }
@@ -106,7 +107,7 @@ void NodeService::on_packet(const std::shared_ptr<Client>& client) {
   if (!status.ok()) {
     ++refused_;
     spdlog::warn("process {}: refused a message: {}", client->pid, std::string(status.message()));
-    on_end(client);  // that connection only
+    on_end(client);  // ends only this connection
   }
 }
 
@@ -210,7 +211,7 @@ Status NodeService::open(Group& group) {
   page->magic = rank::kGenerationMagic;
   page->world = group.world;
   tell_all(group, messages::Members{group.config}, fds);
-  group.arenas.clear();  // the members have them
+  group.arenas.clear();  // the members have mapped them
   return absl::OkStatus();
 }
 
@@ -238,7 +239,7 @@ void NodeService::leave(Client& client) {
 }
 
 void NodeService::on_exit(const std::shared_ptr<Client>& client) {
-  // Its last words, such as that it leaves, may still be in the socket.
+  // Its last messages, such as that it leaves, may still be in the socket.
   pollfd readable{.fd = client->socket.fd(), .events = POLLIN};
   while (clients_.contains(client->id) && poll(&readable, 1, 0) > 0) {
     on_packet(client);
@@ -263,7 +264,7 @@ void NodeService::on_end(const std::shared_ptr<Client>& client) {
     }
   }
   if (clients_.empty()) {
-    store_ = Store();  // the next start of the job, under the same name, begins with no keys
+    store_ = Store();  // the next run of the job, under the same name, begins without keys
     idle_since_ns_ = monotonic_ns();
   }
 }

@@ -1,12 +1,11 @@
-// The agent's service to ranks that somebody else started (torchrun, srun, a test): memory to communicate in, a Store,
-// and rings of batches (ring_service.h). It starts nobody and recovers nothing; the first ranks of a job on a node
-// start it (`keepstep node`), and it ends when the last one has gone.
+// The agent's service to ranks that were started by something else (torchrun, srun, a test): memory to communicate in,
+// a Store, and rings of batches (ring_service.h). It starts no ranks and recovers nothing. The first ranks of a job on
+// a node start it (`keepstep node`), and it ends when the last one is gone.
 //
-//   join(key, rank, world)  ->  once all have come, one arena a rank and a generation's page, to all of them
-//   a member's end without leave, or abort  ->  the communicator is interrupted, and every member told why
+//   join(key, rank, world)  ->  once all have joined, all get one arena per rank and a generation's page
+//   a member ends without leaving, or aborts  ->  the communicator is interrupted; every member learns why
 //
-// Connections come from processes of the same user: nobody else can enter the folder of its sockets
-// (base/runtime_folder.h).
+// Only processes of the same user can connect: nobody else can enter the folder of its sockets (base/runtime_folder.h).
 // One thread, an EventLoop; run() is that thread.
 #pragma once
 
@@ -33,9 +32,9 @@ namespace keepstep::agent {
 
 class NodeService {
  public:
-  // Serves `job`. ALREADY_EXISTS when another agent does on this machine: its name is a lock.
+  // Serves `job`. ALREADY_EXISTS if another agent on this machine serves it: the name is a lock.
   static StatusOr<std::unique_ptr<NodeService>> create(const std::string& job);
-  // Until the last client has gone for a moment, or nobody came within half a minute.
+  // Runs until the last client has been gone for a moment, or nobody has connected within half a minute.
   void run();
 
   size_t refused() const { return refused_; }
@@ -47,11 +46,11 @@ class NodeService {
     PacketSocket socket;
     Outbox outbox;  // of `socket`
     pid_t pid = 0;
-    Fd pidfd;           // a child of it may keep the socket open, so its end is watched too
-    std::string group;  // key it joined; empty: none
+    Fd pidfd;           // its end is watched too, since a child of it may keep the socket open
+    std::string group;  // key it joined; empty if none
     uint32_t rank = 0;
   };
-  // Ranks that want one communicator, or have it.
+  // Ranks that have, or wait for, a common communicator.
   struct Group {
     uint32_t world = 0;
     std::map<uint32_t, uint32_t> members;  // rank to client
@@ -88,7 +87,7 @@ class NodeService {
   void tell_text(Client& client, std::string text, std::span<const int> fds);
   void stop_if_idle();
 
-  HeldName name_;  // the last to go
+  HeldName name_;  // released last
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<RingService> rings_;
   Fd listener_;

@@ -16,7 +16,7 @@ namespace {
 using rank::NodeLink;
 using testing::HasSubstr;
 
-// A service in a thread of its own; it ends by itself once all links are gone.
+// A service in its own thread; it ends by itself once all links are gone.
 class NodeServiceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -76,7 +76,7 @@ TEST_F(NodeServiceTest, a_member_that_leaves_disturbs_nobody_and_one_that_is_los
     thread.join();
   }
   links[2]->close();
-  auto answer = links[0]->store("set", "key", "value", -1);  // behind the leave in the service's order
+  auto answer = links[0]->store("set", "key", "value", -1);  // the service handles it after the leave
   EXPECT_TRUE(answer->answered);
   EXPECT_FALSE(links[0]->interrupted());
 

@@ -1,4 +1,4 @@
-// What the agents of other nodes say (messages/agent_messages.h), and whose part it is.
+// Messages from the agents of other nodes (messages/agent_messages.h), handed to the part that handles them.
 #pragma once
 
 #include <string>
@@ -31,11 +31,11 @@ class OtherNodes {
     Hangs& hangs;
     Pace& pace;
     MemoryQuestions& memory;
-    BackgroundWriter* background_writer;  // null: there is none on this node
+    BackgroundWriter* background_writer;  // null if this node has none
   };
   OtherNodes(AgentCore& core, Parts parts) : core_(core), parts_(parts) {}
 
-  // Journals what is no message, or comes from or to a node that has no part in it.
+  // Journals a text that is not a valid message, or that comes from or to a node that has no part in it.
   void on_routed(brain::NodeId from, const std::string& text);
 
  private:

@@ -17,14 +17,14 @@ namespace keepstep::agent {
 // The exit code of a job that stopped because of a notice: BSD's EX_TEMPFAIL, "try again later".
 inline constexpr int kNoticeExitCode = 75;
 
-// Answers a user's command that came over the network: called on any thread, with the request and what sends its
+// Answers a user's command from the network. Called on any thread, with the request and a function that sends the
 // answer.
 using OnCommand = std::function<void(std::string request, std::function<void(const std::string&)> answer)>;
 
-// What node 0's coordinator knows of an elastic job, for who asks.
+// What node 0's coordinator knows of an elastic job, to answer questions.
 struct SizeNews {
-  std::vector<brain::NodeId> nodes;  // that attend
-  std::string event;                 // of the journal, the last one about the size; empty: none yet
+  std::vector<brain::NodeId> nodes;  // connected ones
+  std::string event;                 // the journal's last event about the size; empty if none yet
   std::string because;
   double seconds_ago = 0;
 };
@@ -35,13 +35,13 @@ struct AgentConfig {
   std::string coordinator;  // address
   JobToken token;
   std::string version;                    // keepstep's
-  std::string node_name = "localhost";    // for people
+  std::string node_name = "localhost";    // for display
   brain::NodeEndpoint endpoint;           // where other nodes reach the ranks of this one
-  NodePorts ports;                        // with several nodes: what they reach
-  std::unique_ptr<CoordinatorLink> seat;  // keeps `node` for us until we attend; null: it needs no keeping
-  std::function<void()> all_came;         // node 0's, once: all nodes are there, the spare ones too
-  std::function<SizeNews()> size_news;    // node 0's
-  // Node 0's: from now on commands that come to the coordinator's endpoint go to the one given; null: they are refused.
+  NodePorts ports;                        // with several nodes: the ports that they reach
+  std::unique_ptr<CoordinatorLink> seat;  // reserves `node` until we connect; null if not needed
+  std::function<void()> all_came;         // node 0: called once, when all nodes (spare ones too) are there
+  std::function<SizeNews()> size_news;    // node 0
+  // Node 0: sets the handler of commands that arrive at the coordinator's endpoint. With null they are refused.
   std::function<void(OnCommand)> take_commands;
 };
 

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kDoorCheckNs = 5'000'000'000;
 
-// What the user called the job, else the script's name and four letters: the same on all nodes, another each time.
+// The user's name for the job, or else the script's name and four letters. It is the same on all nodes and differs
+// between runs.
 std::string job_name(const JobSpec& spec) {
   if (spec.run_id != "none") {
     return spec.run_id;
@@ -66,7 +67,7 @@ void Commands::open_door() {
   core_.journal.write("control_door", {}, "", {{"job", core_.job}, {"pid", int64_t{getpid()}}});
 }
 
-// The last session of a user takes all in /run/user/UID along when it ends, and the job may go on.
+// When a user's last session ends, everything in /run/user/UID is removed, and the job may go on.
 void Commands::keep_open() {
   if (door_ == nullptr || monotonic_ns() < door_checked_ns_ + kDoorCheckNs) {
     return;
@@ -79,7 +80,7 @@ void Commands::keep_open() {
   }
 }
 
-// The other way in: a command that proved the job token to node 0's coordinator.
+// The other way in: a command whose sender proved the job token to node 0's coordinator.
 void Commands::open_endpoint() {
   if (core_.config.take_commands) {
     core_.config.take_commands(

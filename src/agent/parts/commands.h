@@ -1,5 +1,5 @@
-// A user's commands to the running job: through this node's control door, or, for node 0's agent, through the job's
-// endpoint (docs/design/control_door.md).
+// A user's commands to the running job: they arrive at this node's control door or, at node 0's agent, also at the
+// job's endpoint (docs/design/control_door.md).
 #pragma once
 
 #include <functional>

@@ -10,7 +10,7 @@ namespace keepstep::agent {
 
 void Commits::keep_losses(const std::vector<Generation::Holder>& holders) {
   if (core_.brain.prepared()->members.size() < core_.world()) {
-    return;  // one node has only a part of the sum; the mean comes with the votes
+    return;  // one node has only a part of the sum; the mean arrives with the votes
   }
   for (const Generation::Holder& holder : holders) {
     for (const rank::LossSlot& slot : holder.page->loss) {
@@ -64,11 +64,11 @@ void Commits::on_commit(const WorkerProcess& process, const rank::CommitRecord& 
   }
   if (!first_told_ && record.identity == core_.brain.identity()) {
     first_told_ = true;
-    core_.step(brain::FormedByCommit{record.identity});  // where another node's rank said so, a commit is the proof
+    core_.step(brain::FormedByCommit{record.identity});  // if another node's rank reported it, a commit is the proof
     core_.journal.write("first_commit", record.identity, "",
                         {{"step", static_cast<int64_t>(record.step)},
                          {"committed_mono", static_cast<double>(core_.metrics.last_commit_ns()) * 1e-9}});
-    // Where the step is the redo of one that ranks had differed in, this tells who was right.
+    // If this step is the redo of one in which ranks differed, this shows which rank was right.
     core_.link->send(brain::Progress{record.identity, record.step, record.digest});
   } else if (record.step % 100 == 0) {
     core_.link->send(brain::Progress{record.identity, record.step});

@@ -1,5 +1,5 @@
-// What ranks committed and logged: read from the memory of workers (rank/link/log_ring.h), also of the dead, and passed
-// on to metrics, journal and brains.
+// What ranks committed and logged. Read from the memory of workers (rank/link/log_ring.h), dead ones too, and passed on
+// to the metrics, the journal and the brains.
 #pragma once
 
 #include <vector>
@@ -15,13 +15,13 @@ class Commits {
  public:
   Commits(AgentCore& core, Pace& pace) : core_(core), pace_(pace) {}
 
-  // A generation begins: its first commit is told.
+  // A generation begins; its first commit will be reported.
   void begin() { first_told_ = false; }
-  // Since the last time.
+  // Collects what is new since the last call.
   void collect(WorkerProcess& process);
   void collect_all();
-  // The losses of steps that ranks voted on and could not report. Their pages may be gone when the line is written: the
-  // next generation may not form either.
+  // Keeps the losses of steps that ranks voted on and could not report. Their pages may be gone when the line is
+  // written, because the next generation may fail to form, too.
   void keep_losses(const std::vector<Generation::Holder>& holders);
 
  private:

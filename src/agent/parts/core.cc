@@ -70,12 +70,12 @@ void AgentCore::tell_text(WorkerProcess& process, brain::Identity identity, std:
   const Status status =
       process.outbox.send(process.socket, messages::encode({config.node, identity, std::move(text)}), fds);
   if (status.ok() || absl::IsUnavailable(status)) {
-    return;  // if it is gone: that is noticed elsewhere
+    return;  // if it is gone, that is noticed elsewhere
   }
   journal.write("not_told", identity,
                 absl::StrFormat("worker %d (pid %d): %s", process.id, process.pid, status.message()),
                 {{"worker", int64_t{process.id}}, {"message", name}});
-  kill_process(process);  // it would wait for ever, or go on without knowing
+  kill_process(process);  // it would wait forever, or go on without the message
 }
 
 void AgentCore::route_text(brain::NodeId to, std::string text) {

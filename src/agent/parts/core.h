@@ -1,5 +1,5 @@
-// What all parts of an agent stand on: what it was started with, its link to the coordinator, its brain and its
-// workers, and how it tells others. Agent (agent.h) owns the one there is.
+// What all parts of an agent share: its configuration, its link to the coordinator, its brain and its workers, and ways
+// to send messages. Agent (agent.h) owns the only instance.
 #pragma once
 
 #include <map>
@@ -38,39 +38,39 @@ struct AgentCore {
   AgentConfig config;
   observe::Journal& journal;
   OutputPump& pump;
-  std::shared_ptr<EventLoop> loop;  // shared with the threads that watch lives: they may outlive us
+  std::shared_ptr<EventLoop> loop;  // shared with the threads of watch_life(), which may outlive us
   std::unique_ptr<CoordinatorLink> link;
   Metrics metrics;
   brain::NodeBrain brain;
-  Workers workers;                              // whose memory is here
-  std::shared_ptr<LogWatch> log_watch;          // null without rules; shared with the pump's thread
-  std::string job;                              // its name for commands
+  Workers workers;                              // those whose memory is here
+  std::shared_ptr<LogWatch> log_watch;          // null if there are no rules; shared with the pump's thread
+  std::string job;                              // the job's name for commands
   std::set<pid_t> groups;                       // process groups of the dead that may still have members
-  bool joined_job = false;                      // node 0 found no difference, and the coordinator knows of us
-  std::map<brain::NodeId, std::string> joined;  // node 0: the nodes that fit, by name
+  bool joined_job = false;                      // node 0 accepted us, and the coordinator knows of us
+  std::map<brain::NodeId, std::string> joined;  // node 0: the accepted nodes and their names
   std::optional<JobEnd> end;
-  int64_t kill_at_ns = 0;  // after the end: what still runs then is killed
-  bool gives_up = false;   // this node is to have no ranks any more
-  int64_t refused = 0;     // messages
-  // Something happened: the brain hears of it, and what it decides is carried out.
+  int64_t kill_at_ns = 0;  // after the end of the job: when to kill what still runs
+  bool gives_up = false;   // this node will get no more ranks
+  int64_t refused = 0;     // number of refused messages
+  // Passes an event to the brain and carries out what it decides.
   std::function<void(const brain::NodeEvent&)> step;
-  // As if the coordinator had said so.
+  // Ends the job as if the coordinator had ordered it.
   std::function<void(const brain::EndJob&)> end_job;
 
   // ---- questions ----
   WorkerProcess* find(brain::WorkerId id) const;
-  // In the newest generation; none: it has none.
+  // The worker's rank in the newest generation, if any.
   std::optional<brain::Rank> rank_of(const WorkerProcess& process) const;
   std::vector<brain::Rank> ranks_here() const;
-  // Its death was noticed. Until it is confirmed it may still run.
+  // Whether its death was noticed. It may still run until the death is confirmed.
   bool is_dead(const WorkerProcess& process) const;
   std::vector<std::shared_ptr<WorkerProcess>> living_members() const;
-  // Ranks of the running generation; before there is one, those that the job starts with at least.
+  // The number of ranks in the running generation; before the first one, of those that the job starts with at least.
   uint32_t world() const;
   std::string name_of(brain::NodeId node) const;  // node 0
   std::vector<brain::NodeId> attending_nodes() const;
 
-  // ---- telling others ----
+  // ---- sending ----
   template <typename Message>
   void tell(WorkerProcess& process, brain::Identity identity, const Message& message, std::span<const int> fds = {}) {
     tell_text(process, identity, messages::write(message), fds);
@@ -80,9 +80,9 @@ struct AgentCore {
   void route(brain::NodeId to, const Message& message) {
     route_text(to, messages::write(message));
   }
-  void route_text(brain::NodeId to, std::string text);       // of write()
+  void route_text(brain::NodeId to, std::string text);       // `text`: of messages::write()
   void stop_job(int exit_code, const std::string& because);  // asks the coordinator
-  // What a worker said is no message, or one that it must not say: a line in the journal.
+  // A worker sent something that is not a message, or that it must not send. Writes a line to the journal.
   void refuse(const WorkerProcess& process, const std::string& because);
 
  private:

@@ -18,8 +18,9 @@ ElasticSize::ElasticSize(AgentCore& core) : core_(core) {
   }
 }
 
-// SIGTERM, or a notice: the node leaves. A second SIGTERM ends it at once, and the job goes on as without a lost node.
-// On node 0, whose launcher holds the coordinator: as in any job. So it is under Slurm, which tells all nodes at once.
+// SIGTERM or a notice: the node leaves. A second SIGTERM ends it at once, and the job goes on as if it had lost the
+// node. On node 0, whose launcher holds the coordinator, signals mean the same as in any job; also under Slurm, which
+// signals all nodes at once.
 bool ElasticSize::leave_on(int signal) {
   const bool told = signal == SIGTERM || signal == SIGUSR1;
   if (!told || !core_.config.spec.elastic || !core_.config.spec.slurm_job.empty() || core_.config.node == 0 ||
@@ -51,7 +52,7 @@ bool ElasticSize::leave_on(int signal) {
   return true;
 }
 
-// Whoever told us to leave will not wait: then this node goes like one that is lost.
+// Whoever told us to leave will not wait, so this node ends as if it were lost.
 void ElasticSize::leave_in_time() {
   if (leave_by_ns_ == 0 || core_.end.has_value() || monotonic_ns() < leave_by_ns_) {
     return;
@@ -63,7 +64,7 @@ void ElasticSize::end_unparted(const char* what) {
   leave_by_ns_ = 0;
   core_.gives_up = true;
   core_.end_job(
-      {1, absl::StrFormat("node %d %s: its ranks could not be given up before", core_.config.node, what), ""});
+      {1, absl::StrFormat("node %d %s: its ranks could not be handed over in time", core_.config.node, what), ""});
 }
 
 // ---- `keepstep scale` ---------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ void ElasticSize::on_grace(brain::Time said) {
                       {{"graceful_shutdown_s", std::chrono::duration<double>(grace_).count()}});
 }
 
-// What the policy allows now, only node 0 knows.
+// Only node 0 knows what the policy allows now.
 nlohmann::json ElasticSize::in_short() const {
   if (!policy_ || core_.config.node != 0) {
     return {};

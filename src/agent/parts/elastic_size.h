@@ -1,5 +1,5 @@
-// The size of an elastic job, as its nodes' agents see it: a node that was told to leave hands its ranks' work over and
-// ends, while the job goes on; `keepstep scale`, which node 0 answers.
+// The size of an elastic job, as its nodes' agents see it. A node that is told to leave hands over its ranks' work and
+// ends, while the job goes on. Node 0 answers `keepstep scale`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,19 +17,19 @@ class ElasticSize {
   explicit ElasticSize(AgentCore& core);
 
   // ---- this node leaves ----
-  // True: `signal` told it to, and that is all that it means.
+  // True: `signal` told this node to leave, and has no other effect.
   bool leave_on(int signal);
   void leave_in_time();
-  void parted() { leave_by_ns_ = 0; }  // what had ranks here goes on elsewhere, or is not needed any more
-  // By node 0: the other nodes count their time to leave by themselves, and may have been started with another.
+  void parted() { leave_by_ns_ = 0; }  // the work of our ranks goes on elsewhere or is no longer needed
+  // Node 0 sends its grace period: the other nodes measure it themselves, and may have been started with another.
   void tell_grace(brain::NodeId to);
   void on_grace(brain::Time said);
 
   // ---- `keepstep scale` ----
-  // As the control door hands it on: {"replicas": N or null}, or {"policy": {name: text}}.
+  // `request`: from the control door, {"replicas": N or null} or {"policy": {name: text}}.
   StatusOr<std::string> scale(const nlohmann::json& request);
   StatusOr<nlohmann::json> describe() const;
-  nlohmann::json in_short() const;  // null: only node 0 knows, or it is not elastic
+  nlohmann::json in_short() const;  // null if this is not node 0 or the job is not elastic
 
  private:
   void end_unparted(const char* what);
@@ -39,10 +39,10 @@ class ElasticSize {
   uint32_t replicas() const;  // of the running generation
 
   AgentCore& core_;
-  int64_t leave_by_ns_ = 0;     // this node was told to leave
-  bool leave_at_once_ = false;  // by SIGTERM, so the next one does not wait
-  brain::Time grace_{};         // what it gets then; node 0 says when that changes
-  // Node 0: what the coordinator's policy was told, so that whoever asks for something impossible hears so.
+  int64_t leave_by_ns_ = 0;     // when this node must be gone; 0 if not told to leave
+  bool leave_at_once_ = false;  // told by SIGTERM; the next one ends the node at once
+  brain::Time grace_{};         // the time to leave; node 0 sends changes
+  // Node 0: a copy of the coordinator's policy, to answer impossible requests with an error.
   std::optional<brain::ElasticPolicy> policy_;
 };
 

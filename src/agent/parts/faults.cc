@@ -12,7 +12,7 @@ namespace keepstep::agent {
 
 namespace {
 
-constexpr const char* kLive = "live/";  // keys of faults that came through the door
+constexpr const char* kLive = "live/";  // keys of faults from the control door
 
 }  // namespace
 
@@ -50,8 +50,8 @@ StatusOr<std::string> Faults::inject(const std::string& text) {
   if (spec.rank.has_value() && core_.brain.prepared() != nullptr &&
       core_.brain.prepared()->table.locate(*spec.rank).node != core_.config.node) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("rank %d is on node %d and this is the launcher of node %d; say it there", *spec.rank,
-                        core_.brain.prepared()->table.locate(*spec.rank).node, core_.config.node));
+        absl::StrFormat("rank %d is on node %d and this is the launcher of node %d; run the command on that node",
+                        *spec.rank, core_.brain.prepared()->table.locate(*spec.rank).node, core_.config.node));
   }
   if (spec.on_spare && core_.config.spec.spares == 0) {
     return absl::InvalidArgumentError("the job has no spares");
@@ -63,8 +63,8 @@ StatusOr<std::string> Faults::inject(const std::string& text) {
   const bool at_once = !spec.step && !spec.phase && !spec.probability && !spec.times && !spec.on_spare;
   if (at_once && by_agent(spec.kind)) {
     write(spec, nullptr, 0, "");
-    core_.loop->post([this, spec] { carry_out(spec, nullptr); });  // once the answer is out
-    return absl::StrFormat("%s: the launcher of node %d, pid %d, does it now", name(spec.kind), core_.config.node,
+    core_.loop->post([this, spec] { carry_out(spec, nullptr); });  // after the answer was sent
+    return absl::StrFormat("%s: carried out now by the launcher of node %d, pid %d", name(spec.kind), core_.config.node,
                            getpid());
   }
   if (at_once && signal_of(spec.kind) != 0) {
@@ -90,7 +90,7 @@ StatusOr<std::string> Faults::inject(const std::string& text) {
                          spec.step ? absl::StrFormat("step %d", *spec.step) : "its next step", told);
 }
 
-// A fault that a signal from outside is, whatever the process is doing.
+// A fault that is caused by a signal from outside, whatever the process is doing.
 StatusOr<std::string> Faults::signal_rank(const InjectSpec& spec) {
   std::shared_ptr<WorkerProcess> chosen;
   for (const auto& process : core_.living_members()) {
@@ -174,7 +174,7 @@ void Faults::carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProce
   };
   if (spec.kind == InjectKind::kAgentKill || spec.kind == InjectKind::kAgentStop ||
       spec.kind == InjectKind::kDiskFull) {
-    core_.journal.flush(observe::Journal::kGoodbye);  // what was done is known, though the journal can say no more
+    core_.journal.flush(observe::Journal::kGoodbye);  // so the fault is on record even if nothing more can be written
   }
   switch (spec.kind) {
     case InjectKind::kStop:
@@ -206,7 +206,7 @@ void Faults::carry_out(const InjectSpec& spec, const std::shared_ptr<WorkerProce
       }
       break;
     default:
-      break;  // the rank's own
+      break;  // the rank does it
   }
 }
 

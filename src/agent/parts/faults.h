@@ -1,5 +1,4 @@
-// Injected faults: those that a job was started with and those that came since, which workers carry out, and the
-// agent's own part of them.
+// Injected faults, given at the start of the job or later. Workers carry them out; the agent does its own part of them.
 #pragma once
 
 #include <map>
@@ -20,9 +19,9 @@ class Faults {
   explicit Faults(AgentCore& core);
 
   std::vector<messages::Fault> waiting() const;  // for a worker that starts
-  // `keepstep inject`: what is done about it, in words.
+  // Carries out `keepstep inject`; returns in words what is done.
   StatusOr<std::string> inject(const std::string& text);
-  // A worker carries one out now. False: it was not asked for.
+  // A worker is about to carry out a fault. False if nobody asked for it.
   bool on_injected(const std::shared_ptr<WorkerProcess>& process, const messages::Injected& injected);
   // At the good end of a job: names the faults of this node's ranks that never happened. A test that counts on one
   // would have tested nothing.
@@ -39,7 +38,7 @@ class Faults {
   std::set<std::string> injected_;            // keys of those that will not happen again
   uint32_t live_ = 0;
   FullDisk full_disk_;
-  std::vector<std::unique_ptr<Timer>> timers_;  // what ends a fault
+  std::vector<std::unique_ptr<Timer>> timers_;  // each ends a fault
 };
 
 }  // namespace keepstep::agent

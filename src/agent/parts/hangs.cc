@@ -13,7 +13,7 @@ namespace keepstep::agent {
 namespace {
 
 constexpr int64_t kTellPerNodeNs = 10'000'000;
-constexpr int64_t kTellAtMostNs = 700'000'000;  // a report holds for a second (hang_watch.cc)
+constexpr int64_t kTellAtMostNs = 700'000'000;  // a report is valid for a second (hang_watch.cc)
 constexpr std::chrono::milliseconds kStacksTime{1500};
 constexpr const char* kLeaveTogether =
     "All ranks must leave the loop after the same step: decide by what all know (step.loss after step.commit), or "
@@ -57,7 +57,7 @@ void Hangs::watch() {
       others.insert(entry.node);
     }
   }
-  // Everybody tells everybody: with many nodes less often, so that the coordinator can carry it.
+  // Every node reports to every other; with many nodes less often, so that the coordinator can handle it.
   const int64_t now_ns = monotonic_ns();
   const int64_t every_ns = std::min<int64_t>(static_cast<int64_t>(others.size()) * kTellPerNodeNs, kTellAtMostNs);
   if (now_ns - told_ns_ < every_ns) {
@@ -121,7 +121,7 @@ void Hangs::on_hang(const brain::Suspicion& suspicion, brain::Identity identity)
     core_.link->send(hung);
     return;
   }
-  // Where it hangs can be seen only while it lives.
+  // Stacks can be taken only while the process lives.
   StackLimits limits;
   limits.time = kStacksTime;
   take_stacks_of(core_, {it->second}, limits, [this, hung, culprit](const StatusOr<std::vector<RankStacks>>& stacks) {
@@ -132,7 +132,7 @@ void Hangs::on_hang(const brain::Suspicion& suspicion, brain::Identity identity)
   });
 }
 
-// A journal that cannot be written to has said so already.
+// A journal that cannot be written to has already reported that.
 void Hangs::write_stacks(const std::string& file, const std::vector<RankStacks>& stacks) {
   const std::filesystem::path folder = std::filesystem::path(core_.config.spec.journal_dir) / "stacks";
   std::error_code failed;

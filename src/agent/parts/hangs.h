@@ -1,4 +1,4 @@
-// Ranks that make no progress: what the agent looks at, and what follows from a suspicion (docs/design/hangs.md).
+// Ranks that make no progress: what the agent observes, and what follows from a suspicion (docs/design/hangs.md).
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class Hangs {
   explicit Hangs(AgentCore& core) : core_(core), watch_(core.config.spec.hang) {}
 
   void watch();
-  // Which ranks of another node wait for others.
+  // Another node reports which of its ranks wait for others.
   Status on_report(brain::NodeId from, const messages::WaitingRanks& report);
 
  private:
@@ -25,7 +25,7 @@ class Hangs {
 
   AgentCore& core_;
   HangWatch watch_;
-  int64_t told_ns_ = 0;  // to the agents of other nodes, last
+  int64_t told_ns_ = 0;  // last report to the agents of other nodes
 };
 
 }  // namespace keepstep::agent

@@ -1,5 +1,5 @@
-// This node's part of the job's Store (agent/store/shared_store.h): questions of its workers, and what other nodes'
-// agents say of it.
+// This node's part of the job's Store (agent/store/shared_store.h): requests of its workers, and messages about it from
+// other nodes' agents.
 #pragma once
 
 #include <vector>

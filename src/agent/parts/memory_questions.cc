@@ -12,9 +12,9 @@
 namespace keepstep::agent {
 namespace {
 
-constexpr int64_t kHoldNs = 5'000'000'000;    // for an answer that takes no reading
-constexpr int64_t kReadNs = 600'000'000'000;  // for one that does: a vault may have hundreds of gigabytes
-constexpr size_t kMaxQuestions = 32;          // at once
+constexpr int64_t kHoldNs = 5'000'000'000;    // for an answer without reading a vault
+constexpr int64_t kReadNs = 600'000'000'000;  // for one that reads: a vault may have hundreds of gigabytes
+constexpr size_t kMaxQuestions = 32;          // open at once
 
 messages::Json as_text(const nlohmann::json& body) {
   return {body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
@@ -43,7 +43,8 @@ void MemoryQuestions::ask(const nlohmann::json& request, const ControlDoor::Answ
   if (what != "hold") {
     const brain::NodeId node = request.at("node");
     if (!nodes.contains(node)) {
-      answer(error_answer(absl::StrFormat("node %d is not there; nodes are %s", node, absl::StrJoin(nodes, ", "))));
+      answer(error_answer(
+          absl::StrFormat("node %d is not in the job; its nodes are %s", node, absl::StrJoin(nodes, ", "))));
       return;
     }
     nodes = {node};
@@ -92,7 +93,7 @@ void MemoryQuestions::on_answer(brain::NodeId from, const messages::MemoryAnswer
   }
 }
 
-// Those that are gone, or say nothing, are waited for no longer.
+// Stops waiting for nodes that are gone or do not answer.
 void MemoryQuestions::give_up_the_silent() {
   if (questions_.empty()) {
     return;

@@ -4,7 +4,7 @@
 
 namespace keepstep::agent {
 
-// A log without a terminal, and a job without a journal, should show it, too.
+// Recoveries should be visible without a terminal or a journal, too.
 void Moment::recovered() {
   const brain::Prepare& prepare = *core_.brain.prepared();
   recoveries_ += prepare.resized ? 0 : 1;

@@ -1,4 +1,4 @@
-// What people are told of the moment: the line of status, and how `keepstep jobs` shows the job.
+// The current state of the job for people: the status line, and what `keepstep jobs` shows.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class Moment {
   Moment(AgentCore& core, const Saves& saves, const Pace& pace, observe::StatusLine& status)
       : core_(core), saves_(saves), pace_(pace), status_(status) {}
 
-  // What goes on; empty: the job trains.
+  // What is going on; empty if the job trains.
   void is(std::string what) { what_ = std::move(what); }
   void recovered();  // the generation after a fault formed
-  // What goes on, else what or who holds the job up.
+  // What is going on; otherwise what or who slows the job down.
   std::string in_words() const;
   uint32_t recoveries() const { return recoveries_; }
   void show();

@@ -38,13 +38,13 @@ void NodeHealth::look() {
   const int64_t since_ns = watch_ == nullptr ? 0 : watch_->measuring_since_ns();
   const bool said = std::ranges::any_of(unhealthy_, [](const HealthFinding& each) { return each.check == "disk"; });
   if (since_ns != 0 && monotonic_ns() - since_ns > kDiskHangsNs && !said) {
-    std::vector<HealthFinding> findings = unhealthy_;  // nothing new is known of those
-    findings.push_back({"disk", "a write of 4 KiB does not come back", absl::StrFormat("%g s", kDiskHangsNs * 1e-9)});
+    std::vector<HealthFinding> findings = unhealthy_;  // nothing new is known about these
+    findings.push_back({"disk", "a write of 4 KiB does not complete", absl::StrFormat("%g s", kDiskHangsNs * 1e-9)});
     say(std::move(findings));
   }
 }
 
-// Once when something turns bad, once when all is well again.
+// Reports once when something turns bad, and once when all is well again.
 void NodeHealth::say(std::vector<HealthFinding> findings) {
   const auto known = [](const std::vector<HealthFinding>& among, const HealthFinding& one) {
     return std::ranges::any_of(among, [&](const HealthFinding& each) { return each.check == one.check; });
@@ -55,7 +55,7 @@ void NodeHealth::say(std::vector<HealthFinding> findings) {
       core_.journal.write(
           "health", {}, because,
           {{"check", finding.check}, {"measured", finding.measured}, {"limit", finding.limit}, {"ok", false}});
-      core_.pump.say(absl::StrFormat("keepstep: node %d is not well: %s", core_.config.node, because));
+      core_.pump.say(absl::StrFormat("keepstep: node %d is unhealthy: %s", core_.config.node, because));
     }
   }
   for (const HealthFinding& before : unhealthy_) {
@@ -108,13 +108,13 @@ void NodeHealth::apply_log_rules() {
                          {"worker", int64_t{finding.worker}},
                          {"repeats", static_cast<int64_t>(finding.repeats)}});
     if (finding.action == RuleAction::kJournal || core_.end.has_value()) {
-      continue;  // there is nobody left to replace, and nothing to stop
+      continue;  // no worker is left to replace, and nothing to stop
     }
     core_.pump.say("keepstep: " + because);
     if (finding.action == RuleAction::kStop) {
       core_.stop_job(1, because);
     } else if (it != core_.workers.end() && !core_.is_dead(*it->second)) {
-      kill_process(*it->second);  // its death is noticed, and its rank replaced
+      kill_process(*it->second);  // its death is noticed, and it is replaced
     }
   }
 }

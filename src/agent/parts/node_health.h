@@ -1,4 +1,4 @@
-// Problems that end no process: health checks, and rules about what workers print.
+// Problems that do not end a process: health checks, and rules about what workers print.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class NodeHealth {
   void apply_log_rules();
   // A worker failed its health check before it had a rank, and is about to exit.
   void on_unfit(const std::shared_ptr<WorkerProcess>& process, const messages::Unfit& unfit);
-  void passed() { fitness_.passed(); }  // another one did
+  void passed() { fitness_.passed(); }  // another worker passed
 
  private:
   void on_health(const HealthReading& reading);
@@ -28,9 +28,9 @@ class NodeHealth {
 
   AgentCore& core_;
   NodeFitness fitness_;
-  std::unique_ptr<HealthWatch> watch_;    // null: not wanted
+  std::unique_ptr<HealthWatch> watch_;    // null if health checks are off
   std::optional<HealthReading> health_;   // the last one
-  std::vector<HealthFinding> unhealthy_;  // as said last
+  std::vector<HealthFinding> unhealthy_;  // as last reported
 };
 
 }  // namespace keepstep::agent

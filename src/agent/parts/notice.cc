@@ -47,7 +47,7 @@ bool Notice::on_signal(int signal) {
     others.insert(entry.node);
   }
   others.erase(core_.config.node);
-  for (const brain::NodeId other : others) {  // before a rank hears of it: then all can say why
+  for (const brain::NodeId other : others) {  // before any rank learns of it, so that all can say why
     core_.route(other, messages::NoticeCame{what});
   }
   take(what);

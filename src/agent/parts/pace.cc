@@ -41,7 +41,7 @@ void Pace::watch() {
 
 Status Pace::on_report(brain::NodeId from, const messages::Paces& report) {
   if (core_.brain.prepared() == nullptr || report.identity != core_.brain.identity()) {
-    return absl::OkStatus();  // of one that is over
+    return absl::OkStatus();  // from a generation that is over
   }
   const brain::RankTable& table = core_.brain.prepared()->table;
   for (const brain::RankPace& pace : report.ranks) {

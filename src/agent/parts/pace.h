@@ -1,5 +1,5 @@
-// Ranks that make less progress than others (docs/design/stragglers.md): an agent gathers what its ranks reported of
-// their steps and tells node 0's agent the medians; that one judges all nodes and says which ranks are slow.
+// Ranks that make less progress than others (docs/design/stragglers.md). An agent gathers its ranks' reports about
+// their steps and sends the medians to node 0's agent, which judges all nodes and reports the slow ranks.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -18,10 +18,10 @@ class Pace {
 
   void note(brain::Rank rank, const rank::CommitRecord& record);
   void watch();
-  // To node 0. INVALID_ARGUMENT: of ranks that are not on that node.
+  // A report to node 0. INVALID_ARGUMENT: it is about ranks that are not on that node.
   Status on_report(brain::NodeId from, const messages::Paces& report);
   nlohmann::json describe() const;
-  std::string in_words() const;  // which ranks slow the job down; empty: none does
+  std::string in_words() const;  // which ranks slow the job down; empty if none
 
  private:
   void on_paces(brain::Identity identity, const std::vector<brain::RankPace>& paces);

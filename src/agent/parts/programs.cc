@@ -6,7 +6,7 @@ namespace keepstep::agent {
 
 void Programs::on_attached(const WorkerProcess& process) {
   on_attach();
-  core_.step(brain::Attached{process.id});  // it may have had its rank before anybody knew that it would ask
+  core_.step(brain::Attached{process.id});  // it may have got its rank before we knew that it would attach
 }
 
 void Programs::on_attach() {
@@ -20,7 +20,7 @@ void Programs::on_attach() {
     process->recoverable = true;
     core_.link->send(brain::WorkerRecoverable{id});
     if (process->pid == 0 && !core_.rank_of(*process).has_value()) {
-      spawn_(process);  // a spare that was held back
+      spawn_(process);  // a spare that was not started yet
     }
   }
   for (const auto& [node, name] : core_.joined) {

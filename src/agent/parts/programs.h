@@ -1,5 +1,5 @@
-// Programs of --no-python: whether those of this job attach, and so can wait for a rank and be replaced. One that does
-// shows that all will, here and on other nodes.
+// Programs of --no-python: whether those of this job attach, and so can wait for a rank and be replaced. If one
+// attaches, all will, here and on other nodes.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ class Programs {
 
   bool attach() const { return attach_; }
   void on_attached(const WorkerProcess& process);
-  void on_attach();               // one did, here or on another node
-  void tell(brain::NodeId node);  // by node 0, if one did
+  void on_attach();               // a program attached, here or on another node
+  void tell(brain::NodeId node);  // node 0: tells it if a program attached
 
  private:
   AgentCore& core_;

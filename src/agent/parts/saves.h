@@ -1,5 +1,5 @@
-// What ranks note for the journal, and what they say of checkpoints: to which destinations they are saved, and which
-// are behind.
+// Notes of ranks for the journal, and their reports about checkpoints: the destinations they save to, and which of
+// those are behind.
 #pragma once
 
 #include <map>
@@ -15,11 +15,11 @@ class Saves {
   explicit Saves(AgentCore& core) : core_(core) {}
 
   void on_saved(brain::Identity identity, const messages::Saved& saved);
-  // A line for the journal, about a save or something else. False: its event is none that the agent knows.
+  // A line for the journal, about a save or something else. False: the agent does not know its event.
   bool on_note(const WorkerProcess& process, brain::Identity identity, const messages::Note& note);
 
   const std::set<std::string>& destinations() const { return destinations_; }
-  const std::map<std::string, int64_t>& late() const { return late_; }  // since which step
+  const std::map<std::string, int64_t>& late() const { return late_; }  // the step since when
 
  private:
   static constexpr size_t kMax = 64;

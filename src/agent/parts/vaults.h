@@ -1,4 +1,4 @@
-// The memory of this node in which shards outlive their processes, handed out to ranks that ask.
+// The memory of this node in which shards outlive their processes; ranks get it on request.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class Vaults {
   void open() { maker_ = std::make_unique<VaultMaker>(core_.loop, all_); }  // once there is a loop
 
   ShardVaults& all() { return all_; }
-  // Memory that has to be made is answered with later.
+  // If the memory has to be made first, the answer is sent later.
   void answer(const std::shared_ptr<WorkerProcess>& process, brain::Identity identity,
               const messages::VaultQuestion& question);
 

@@ -1,4 +1,4 @@
-// What this node's workers are in the middle of: a word of each, or their stacks.
+// What this node's workers are doing: in a word, or as their stacks.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@
 
 namespace keepstep::agent {
 
-// As its page says.
+// From the worker's page.
 RankFacts facts_of(const AgentCore& core, const WorkerProcess& process);
-// `done` is called by the loop, or at once where stacks cannot be taken.
+// `done` is called by the loop, or at once if stacks cannot be taken.
 void take_stacks_of(const AgentCore& core, const std::vector<std::shared_ptr<WorkerProcess>>& processes,
                     const StackLimits& limits, std::function<void(StatusOr<std::vector<RankStacks>>)> done);
 

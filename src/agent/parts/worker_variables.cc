@@ -12,7 +12,7 @@ nlohmann::json WorkerVariables::of_job() const {
   const char* threads = std::getenv("OMP_NUM_THREADS");
   nlohmann::json variables = as_json(job_environment(core_.config.spec, threads != nullptr));
   if (threads != nullptr) {
-    variables["OMP_NUM_THREADS"] = threads;  // the zygote runs with one thread; its children need not
+    variables["OMP_NUM_THREADS"] = threads;  // the zygote runs with one thread; its children may use more
   }
   for (const char* name : {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}) {
     if (const char* value = std::getenv(name); value != nullptr) {

@@ -1,4 +1,4 @@
-// What workers find in their environment: what all of the job have, and what follows from a rank.
+// The environment variables of workers: those that are the same for the whole job, and those that follow from a rank.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ class WorkerVariables {
   WorkerVariables(AgentCore& core, const TempFolder& temp) : core_(core), temp_(temp) {}
 
   nlohmann::json of_job() const;
-  // The names of those that follow from a rank.
+  // The names of the variables that follow from a rank.
   std::vector<std::string> names_of_rank() const;
-  // A generation begins. A store that a script opens itself at MASTER_PORT must not meet the sockets of the one before.
-  // With several nodes all must come to the same port without asking: the node of rank 0 keeps some behind those of its
-  // ranks.
+  // Chooses MASTER_ADDR and MASTER_PORT when a generation begins. A store that a script opens itself at MASTER_PORT
+  // must not meet the sockets of the previous generation. With several nodes all must choose the same port without
+  // communication: the node of rank 0 reserves some ports after those of its ranks.
   void choose_master(const brain::Prepare& prepare);
   Environment of_rank(brain::Rank rank) const;
 

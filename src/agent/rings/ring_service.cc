@@ -23,9 +23,9 @@ namespace {
 constexpr size_t kMaxClients = 1024;
 constexpr size_t kMaxRings = 64;
 constexpr size_t kMaxOfOneName = 8;
-constexpr uint32_t kMaxDeaths = 3;  // of loader processes without a new item between
+constexpr uint32_t kMaxDeaths = 3;  // of loader processes in a row without a new item
 
-constexpr uint64_t kMaxPosition = uint64_t{1} << 62;  // no sum of positions runs over
+constexpr uint64_t kMaxPosition = uint64_t{1} << 62;  // no sum of positions overflows
 
 bool readable(int fd) {
   pollfd waiting{.fd = fd, .events = POLLIN};
@@ -37,7 +37,7 @@ bool hung_up(int fd) {
   return poll(&waiting, 1, 0) > 0;
 }
 
-// 0: it is no pidfd, or of a process that has ended.
+// 0 if it is not a pidfd, or its process has ended.
 pid_t pid_of(const Fd& pidfd) {
   std::ifstream info("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
   for (std::string name; info >> name;) {
@@ -50,7 +50,7 @@ pid_t pid_of(const Fd& pidfd) {
   return 0;
 }
 
-// How a process ended, if it was our child; else we cannot know.
+// How a process ended, if it was our child; otherwise this is unknown.
 std::string reap(const Fd& pidfd) {
   siginfo_t info{};
   if (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(pidfd.get()), &info, WEXITED | WNOHANG) != 0 ||
@@ -119,7 +119,7 @@ void RingService::on_connection() {
   (void)loop_.watch(client.socket.fd(), [this, id] { on_packet(id); });
   if (client.pidfd.valid()) {
     (void)loop_.watch(client.pidfd.get(), [this, id] {
-      // Its last word, that it leaves, may still be in the socket.
+      // Its last message, that it leaves, may still be in the socket.
       while (clients_.contains(id) && readable(clients_.at(id).socket.fd())) {
         on_packet(id);
       }
@@ -129,7 +129,7 @@ void RingService::on_connection() {
 }
 
 void RingService::on_packet(uint64_t id) {
-  // The descriptor's number may be that of a connection that ended in the same turn of the loop.
+  // The descriptor may have belonged to a connection that ended in this turn of the loop.
   if (!clients_.contains(id) || !readable(clients_.at(id).socket.fd())) {
     return;
   }
@@ -177,7 +177,7 @@ void RingService::free_row(uint64_t id) {
   client.ring = 0;
 }
 
-// The last one takes the ring along.
+// With its last reader the ring is removed.
 void RingService::stop_reading(uint64_t id) {
   const uint64_t incarnation = clients_.at(id).ring;
   free_row(id);
@@ -194,7 +194,7 @@ void RingService::let_go(uint64_t id) {
   const auto ring = rings_.find(it->second.ring);
   free_row(id);
   if (ring != rings_.end() && ring->second.rows.empty() && rings_of(ring->second.name).size() > 1) {
-    end_ring(ring->first);  // whoever comes instead finds the other one, or makes one
+    end_ring(ring->first);  // the next client finds the other ring or makes one
   }
   loop_.unwatch(it->second.socket.fd());
   if (it->second.pidfd.valid()) {
@@ -258,7 +258,7 @@ void RingService::open(uint64_t id, const messages::OpenRing& request) {
   answer(id, {*row}, std::vector<int>{ring.owner->control_fd(), ring.owner->data_fd()});
 }
 
-// OUT_OF_RANGE: what the process wants is not in this ring, and why.
+// OUT_OF_RANGE: this ring lacks what the process wants; the message says why.
 StatusOr<uint32_t> RingService::join(uint64_t incarnation, const data::RingSpec& spec, uint64_t position, pid_t pid) {
   Ring& ring = rings_.at(incarnation);
   if (ring.owner->spec() != spec) {
@@ -303,7 +303,7 @@ void RingService::end_ring(uint64_t incarnation) {
   rings_.erase(incarnation);
 }
 
-// Rings of `name` that nobody reads, but for `but`.
+// Ends the rings of `name` that nobody reads, except `but`.
 void RingService::end_unread(const std::string& name, uint64_t but) {
   for (const uint64_t each : rings_of(name)) {
     if (each != but && rings_.at(each).rows.empty()) {
@@ -334,7 +334,7 @@ void RingService::grant_loader(uint64_t id) {
   answer(id, {}, std::vector<int>{pair->second.fd()});
 }
 
-// Its first word, or the end of whoever was to start it.
+// The loader's first message, or the end of the process that should have started it.
 void RingService::on_loader_hello(uint64_t incarnation) {
   const auto it = rings_.find(incarnation);
   if (it == rings_.end() || !it->second.loader.has_value() || !readable(it->second.loader->socket.get())) {
@@ -345,13 +345,13 @@ void RingService::on_loader_hello(uint64_t incarnation) {
   StatusOr<Packet> packet = socket.receive();
   if (ring.loader->pidfd.valid()) {
     if (!packet.ok()) {
-      loop_.unwatch(ring.loader->socket.get());  // the pidfd tells how it ended
+      loop_.unwatch(ring.loader->socket.get());  // the pidfd will show how it ended
     }
     return;
   }
   const pid_t pid = packet.ok() && packet->fds.size() == 1 ? pid_of(packet->fds[0]) : 0;
   if (pid <= 1) {
-    // Where the rank is gone that was to start it, nothing is said of the loader.
+    // If the rank that should have started it is gone, that proves nothing about the loader.
     const auto starter = clients_.find(ring.loader->starter);
     loader_gone(incarnation, "it did not start", starter != clients_.end() && !hung_up(starter->second.socket.fd()));
     return;
@@ -371,7 +371,7 @@ void RingService::on_loader_end(uint64_t incarnation) {
     return;
   }
   const pid_t pid = it->second.loader->pid;
-  kill(-pid, SIGKILL);  // workers of a DataLoader in it: as long as one lives the group's number is taken
+  kill(-pid, SIGKILL);  // its DataLoader workers: while one lives, the group's id is not reused
   loader_gone(incarnation, absl::StrFormat("process %d %s", pid, reap(it->second.loader->pidfd)));
 }
 
@@ -397,7 +397,7 @@ void RingService::loader_gone(uint64_t incarnation, const std::string& how, bool
   }
 }
 
-// It may be dead already. Nobody waits for its end here: it may have much memory to give back.
+// It may be dead already. We do not wait for its end: it may have much memory to free.
 void RingService::end_loader(Ring& ring) {
   if (!ring.loader.has_value()) {
     return;
@@ -414,7 +414,7 @@ void RingService::end_loader(Ring& ring) {
     (void)reap(loader.pidfd);
     return;
   }
-  kill(-loader.pid, SIGKILL);  // with what it started
+  kill(-loader.pid, SIGKILL);  // and all that it started
   syscall(SYS_pidfd_send_signal, fd, SIGKILL, nullptr, 0);
   dying_[fd] = std::move(loader.pidfd);
   (void)loop_.watch(fd, [this, fd] {

@@ -1,13 +1,15 @@
 // Owns the rings of batches of a node's ranks (docs/formats/data_ring.md): their memory, who reads them, and which
-// process loads. Part of the agent of `keepstep run` and of the small agent for other launchers.
+// process loads. Part of the agent of `keepstep run`, and of the small agent that serves other launchers.
 //
-// Ranks that read the same part of one loader's order share a ring. One whose part is in none gets another one, beside
+// Ranks that read the same part of one loader's order share a ring. A rank whose part is in no ring gets a new ring,
+// next to the others, so no reader is disturbed. A ring that nobody reads is removed as soon as another ring has its
+// name.
 // them, so nobody who reads is disturbed; a ring that is read no more goes as soon as the name has another one.
 //
-// It listens on a socket of its own, which only processes of the same user reach (base/socket/local_socket.h). One
-// connection is one reader of one ring; its end frees the reader's row. A loader process is told apart by the socket
-// pair that a rank was handed to start it with. What a client says is checked; a client that says nonsense is let go,
-// the others go on.
+// It listens on its own socket, which only processes of the same user can reach (base/socket/local_socket.h). One
+// connection is one reader of one ring; when it ends, the reader's row is freed. A loader process is identified by the
+// socket pair that a rank was handed to start it with. Client messages are checked; a client that sends invalid ones is
+// disconnected, and the others go on.
 //
 // Loop thread only.
 #pragma once
@@ -39,8 +41,8 @@ class RingService {
     std::string event;
     std::string because;
     std::string ring;
-    uint64_t batch = 0;  // the ring's next one then
-    pid_t pid = 0;       // of the loader process; 0: it is about none
+    uint64_t batch = 0;  // the ring's next batch at that time
+    pid_t pid = 0;       // of the loader process; 0 if it is not about one
   };
   using Note = std::function<void(const News& news)>;
 
@@ -49,20 +51,20 @@ class RingService {
   // Ends the loader processes.
   ~RingService();
 
-  // Ranks that wait for a batch look whether they are to go on.
+  // Wakes ranks that wait for a batch, to check whether they should go on.
   void ring_bells();
-  // The process reads no more, without a word of its own: a rank of an elastic job that has none any more keeps nothing
-  // from the others. It finds that it has to join again (RingReader::joined).
+  // The process reads no more, although it did not say so: a process of an elastic job that lost its rank must not hold
+  // back the others. It notices that it has to join again (RingReader::joined).
   void let_out(pid_t pid);
   size_t clients() const { return clients_.size(); }
 
  private:
   struct Loader {
-    Fd socket;  // its end tells the process that we are gone; before it said hello, ours that it is
-    Fd pidfd;   // invalid: it has not said hello
+    Fd socket;  // if it closes, the other side is gone; before hello it is our only sign of that
+    Fd pidfd;   // invalid until it says hello
     pid_t pid = 0;
-    uint64_t head = 0;     // when it began
-    uint64_t starter = 0;  // the client that was to start it
+    uint64_t head = 0;     // of the ring when it began
+    uint64_t starter = 0;  // the client asked to start it
   };
   struct Ring {
     std::string name;
@@ -75,7 +77,7 @@ class RingService {
     PacketSocket socket;
     pid_t pid = 0;
     Fd pidfd;           // a child of it may keep the socket open
-    uint64_t ring = 0;  // it reads; 0: none yet
+    uint64_t ring = 0;  // the ring it reads; 0 if none yet
   };
 
   RingService(EventLoop& loop, Fd listener, Note note)
@@ -87,7 +89,7 @@ class RingService {
   StatusOr<uint32_t> join(uint64_t incarnation, const data::RingSpec& spec, uint64_t position, pid_t pid);
   StatusOr<uint64_t> make_ring(const std::string& name, const data::RingSpec& spec, uint64_t position,
                                const std::string& why);
-  std::vector<uint64_t> rings_of(const std::string& name) const;  // the newest first
+  std::vector<uint64_t> rings_of(const std::string& name) const;  // newest first
   void end_ring(uint64_t incarnation);
   void end_unread(const std::string& name, uint64_t but);
   void on_loader_hello(uint64_t incarnation);

@@ -45,7 +45,7 @@ Fd pidfd_of(pid_t pid) { return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid,
 // Of kSpec.
 std::string open_data(uint64_t position) { return messages::write(messages::OpenRing{"data", 2, 4, 2, 0, position}); }
 
-// A real service, in a thread of its own.
+// A real service, in its own thread.
 class RingServiceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -75,7 +75,7 @@ class RingServiceTest : public testing::Test {
   }
   PacketSocket connect() const { return *connect_local(name_); }
   static bool let_go(const PacketSocket& socket) { return absl::IsUnavailable(socket.receive().status()); }
-  // It serves everybody else as before.
+  // It still serves everybody else.
   void expect_served() const {
     const auto one = link();
     auto reader = one->open("served", kSpec, 0);
@@ -83,7 +83,7 @@ class RingServiceTest : public testing::Test {
     (*reader).reset();
     one->leave();
   }
-  // On the service's thread, between two of its turns.
+  // Runs on the service's thread, between two turns of its loop.
   template <typename Asked>
   auto ask(Asked asked) {
     std::promise<decltype(asked())> answer;
@@ -101,7 +101,7 @@ class RingServiceTest : public testing::Test {
     }
     return all;
   }
-  // The newest of its kind, once there were `count`.
+  // The newest news of this kind, once there were `count`.
   RingService::News await(const std::string& event, size_t count = 1) {
     std::unique_lock lock(mutex_);
     RingService::News newest;
@@ -127,7 +127,7 @@ class RingServiceTest : public testing::Test {
       reader.wait(seen);
     }
   }
-  // A process that says hello over `socket` and stays until it is ended, as a loader process does.
+  // Like a loader process: says hello over `socket` and stays until it is killed.
   static pid_t start_loader(Fd socket) {
     const pid_t pid = fork();
     if (pid == 0) {
@@ -184,7 +184,7 @@ TEST_F(RingServiceTest, a_ring_stays_for_the_next_process_when_ranks_die_and_goe
   auto reader = *first->open("data", kSpec, 0);
   RingWriter writer(first->memory());
   ASSERT_TRUE(data::put(writer, 100).ok());
-  // As a killed process does: the connection ends without a word.
+  // As with a killed process: the connection ends without a message.
   PacketSocket silent = connect();
   ASSERT_TRUE(silent.send(open_data(0)).ok());
   EXPECT_TRUE(silent.receive()->fds.size() == 2);
@@ -233,7 +233,7 @@ TEST_F(RingServiceTest, a_killed_reader_keeps_no_room_though_its_child_has_its_s
   }
   ASSERT_TRUE(reader->move_to(6).ok());
   kill(rank, SIGKILL);
-  ASSERT_TRUE(data::put(writer, 100).ok());  // waits for the room that its row kept
+  ASSERT_TRUE(data::put(writer, 100).ok());  // waits for the room that the row held back
   EXPECT_EQ(reader->head(), kSpec.slots() + 1);
   waitpid(rank, nullptr, 0);
   kill(child, SIGKILL);
@@ -263,7 +263,7 @@ TEST_F(RingServiceTest, a_loader_that_nobody_starts_may_be_started_by_another_an
   const auto a = *first->open("data", kSpec, 0);
   const auto b = *second->open("data", kSpec, 0);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(first->ask_for_loader()->valid());  // and its end at once: nobody holds it
+    EXPECT_TRUE(first->ask_for_loader()->valid());  // and nobody holds its other end: it ends at once
     await_loader(*b, LoaderState::kNone);
   }
   EXPECT_TRUE(second->ask_for_loader()->valid());
@@ -290,7 +290,7 @@ TEST_F(RingServiceTest, three_deaths_without_a_new_batch_between_are_the_last_an
   RingWriter writer(rank->memory());
   for (size_t number = 1; number <= 5; ++number) {
     kill(start_loader(*rank->ask_for_loader()), SIGKILL);
-    // It may have said hello before; a batch only counts for a loader that was known.
+    // It may have said hello before; a batch counts only for a known loader.
     await_loader(*reader, number == 5 ? LoaderState::kGivenUp : LoaderState::kNone);
     if (number == 2) {
       const pid_t good = start_loader(*rank->ask_for_loader());
@@ -298,7 +298,7 @@ TEST_F(RingServiceTest, three_deaths_without_a_new_batch_between_are_the_last_an
       ASSERT_TRUE(data::put(writer, 100).ok());
       kill(good, SIGKILL);
       await_loader(*reader, LoaderState::kNone);
-      number = 3;  // the good one's death is the first since its batch
+      number = 3;  // the good loader's death is the first since its batch
     }
   }
   EXPECT_THAT(reader->why(),
@@ -323,7 +323,7 @@ TEST_F(RingServiceTest, a_rank_from_an_older_state_gets_a_ring_of_its_own_and_th
   EXPECT_TRUE(data::holds(**reader->view(100), 100));
   const auto third = link();
   EXPECT_EQ((*third->open("data", kSpec, 100))->incarnation(), reader->incarnation()) << "who reads there joins there";
-  // Both come to where the other one is: the ring that they left goes, and its loader.
+  // Both go to where the other one is; the ring that they left is removed, and its loader ends.
   third->leave();
   const auto again = *first->open("data", kSpec, 40);
   EXPECT_EQ(again->incarnation(), other->incarnation());
@@ -430,7 +430,7 @@ TEST_F(RingServiceTest, a_client_that_talks_nonsense_is_let_go_and_the_others_go
       begin + R"("round":2,"position":0,"more":0})",
       begin + R"("round":[2],"position":0})",
       begin + R"("round":-1,"position":0})",
-      begin + R"("round":4294967298,"position":0})",  // would be 2, were it cut
+      begin + R"("round":4294967298,"position":0})",  // would be 2 if truncated
       begin + R"("round":2.5,"position":0})",
       begin + R"("round":2,"position":1e300})",
       begin + R"("round":2,"position":"0"})",
@@ -467,7 +467,7 @@ TEST_F(RingServiceTest, clients_that_vanish_at_any_moment_leave_nothing_behind) 
       ASSERT_TRUE(gone.receive().ok());
     }
     if (i % 4 > 2) {
-      ASSERT_TRUE(gone.send(messages::write(messages::AskForLoader{})).ok());  // it dies with the answer on its way
+      ASSERT_TRUE(gone.send(messages::write(messages::AskForLoader{})).ok());  // it dies while the answer is on its way
     }
   }
   while (clients() > 1) {
@@ -503,7 +503,7 @@ TEST_F(RingServiceTest, readers_rings_and_clients_are_bounded) {
   for (size_t more = 1024 - clients(); more > 0; --more) {
     idle.push_back(connect());
   }
-  while (clients() < 1024) {  // who connects is not in yet
+  while (clients() < 1024) {  // a connection is not a client yet
     std::this_thread::yield();
   }
   EXPECT_TRUE(let_go(connect())) << "the 1025th";

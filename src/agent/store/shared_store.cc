@@ -110,7 +110,7 @@ void SharedStore::deliver(const StoreAnswer& answer, Replies& replies) {
   }
   const auto count = counts_.find({answer.worker, answer.id});
   if (count == counts_.end() || answer.round != round_) {
-    return;  // a part of a count that was asked anew, or that nobody waits for any more
+    return;  // part of a count that was requested again or is not pending
   }
   int64_t keys = 0;
   std::from_chars(answer.value.data(), answer.value.data() + answer.value.size(), keys);

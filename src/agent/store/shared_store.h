@@ -1,9 +1,9 @@
-// The Store of a job on all its nodes. Every key has a home, the agent that keeps it: for a key of a generation the
-// hash of the key over the generation's nodes, so that no agent keeps or answers much more than the others; for a key
-// of the whole job node 0, without which there is no job. A worker always asks the agent of its own node, which hands
-// the question on. Pure bookkeeping: answers and messages come back as values, for the shell to send.
+// The Store of a job, across all its nodes. Every key has a home, the agent that keeps it. A key of a generation has
+// its home by hash over the generation's nodes, so that no agent keeps or answers much more than the others. A key of
+// the whole job has its home on node 0, without which there is no job. A worker always asks the agent of its own node,
+// which passes the request on. Pure bookkeeping: answers and messages are returned as values for the shell to send.
 //
-// On one node it is that node's Store and nothing else.
+// On a single node this is just that node's Store.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ class SharedStore {
 
   explicit SharedStore(brain::NodeId self) : self_(self), homes_{kJobsHome} {}
 
-  // A generation begins on these nodes, all different. Workers ask for its keys only once they have its Prepare, which
-  // comes after this call; questions about keys of the generations before need no answer any more. Counts that wait
-  // are asked anew: who kept a part of the answer may be gone.
+  // A generation begins on these nodes, all different. Workers ask for its keys only after its Prepare, which follows
+  // this call. Requests for keys of previous generations need no answer any more. Counts in progress are requested
+  // again: the holder of a part of the answer may be gone.
   Replies set_homes(std::vector<brain::NodeId> homes);
 
-  // A question of a worker on this node (`request.node` is not read).
+  // A request of a worker on this node (`request.node` is ignored).
   Replies ask(StoreRequest request);
   Replies on_message(brain::NodeId from, const messages::KeyQuestion& question);
   Replies on_message(brain::NodeId from, const messages::KeyAnswer& answer);
@@ -41,12 +41,12 @@ class SharedStore {
   Replies forget(brain::WorkerId worker);
   void drop_before(uint32_t generation) { store_.drop_before(generation); }
 
-  size_t size() const { return store_.size(); }  // keys that are at home here
+  size_t size() const { return store_.size(); }  // keys whose home is here
   brain::NodeId home_of(const std::string& key) const;
 
  private:
   static constexpr brain::NodeId kJobsHome = 0;
-  // A count asks everybody; the answer is the sum.
+  // A count asks all nodes; the answer is the sum.
   struct Count {
     size_t awaited = 0;
     int64_t sum = 0;
@@ -59,7 +59,7 @@ class SharedStore {
   std::vector<brain::NodeId> homes_;
   Store store_;
   std::map<std::pair<brain::WorkerId, uint64_t>, Count> counts_;
-  uint64_t round_ = 1;  // of counts: what answers an earlier one comes too late
+  uint64_t round_ = 1;  // of counts; answers for an earlier round are ignored
 };
 
 }  // namespace keepstep::agent

@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 
 constexpr uint32_t kNodes = 3;
 
-// The stores of all nodes, and messages between them in order.
+// The stores of all nodes, and the messages between them, in order.
 class SharedStoreTest : public testing::Test {
  protected:
   SharedStoreTest() {
@@ -49,7 +49,7 @@ class SharedStoreTest : public testing::Test {
       take(to, heard(from, to, message));
     }
   }
-  // As it comes out of the wire.
+  // As decoded from the wire.
   SharedStore::Replies heard(brain::NodeId from, brain::NodeId to, const messages::StoreMessage& message) {
     const std::string text = std::visit([](const auto& each) { return messages::write(each); }, message);
     const auto came = messages::read<messages::StoreMessage>(text);
@@ -122,7 +122,7 @@ TEST_F(SharedStoreTest, a_count_that_waits_for_a_lost_node_is_asked_anew_when_th
   answers();
   take(0, stores_[0].ask({0, 7, "count", ""}));
   ASSERT_EQ(wire_.size(), 2U);
-  wire_.pop_back();  // node 2 is lost, and the question with it
+  wire_.pop_back();  // node 2 is lost, and its request with it
   deliver();
   EXPECT_THAT(answers(), IsEmpty());
   const size_t left = stores_[0].size() + stores_[1].size();

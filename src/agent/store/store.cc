@@ -74,7 +74,7 @@ std::vector<StoreAnswer> Store::handle(const StoreRequest& request) {
     std::string desired;
     answer.ok = split_pair(request.value, expected, desired);
     if (answer.ok && found == values_.end()) {
-      // As c10d does: an absent key is set if nothing was expected, else the expected value comes back.
+      // As c10d does: an absent key is set if nothing was expected; otherwise the expected value is returned.
       if (expected.empty()) {
         values_[request.key] = desired;
         answers = wake(request.key);

@@ -1,5 +1,5 @@
-// The key-value Store that c10d asks for, kept by the agent: one name space per generation (the worker puts it into
-// the key). Pure bookkeeping: answers come back as values, for the shell to send.
+// The key-value Store that c10d needs, kept by the agent. Each generation has a name space (the worker puts it into the
+// key). Pure bookkeeping: answers are returned as values for the shell to send.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ struct StoreRequest {
   uint64_t id = 0;
   std::string op;  // set, get, add, check, compare_set, delete, wait, count
   std::string key;
-  std::string value;       // set: bytes; add: decimal; compare_set: expected NUL-free length-prefixed, see store.cc
+  std::string value;       // set: bytes; add: decimal; compare_set: see store.cc
   brain::NodeId node = 0;  // the worker's
-  uint64_t round = 0;      // of a count over several nodes (shared_store.h); the answer has it too
+  uint64_t round = 0;      // of a count over several nodes (shared_store.h); copied to the answer
 };
 
 struct StoreAnswer {
@@ -31,16 +31,16 @@ struct StoreAnswer {
   uint64_t round = 0;
 };
 
-// The generation that a key belongs to ("7/..."); nothing for one of the whole job ("job/...").
+// The generation that a key belongs to ("7/..."); std::nullopt for a key of the whole job ("job/...").
 std::optional<uint32_t> generation_of(const std::string& key);
 
 class Store {
  public:
-  // Carries the request out and returns all answers that are due now (a `set` may wake several waiting `get`s).
+  // Carries out the request and returns all answers that are due now (a `set` may wake several waiting `get`s).
   std::vector<StoreAnswer> handle(const StoreRequest& request);
-  // Forgets the questions of a worker that is gone.
+  // Drops the requests of a worker that is gone.
   void forget(brain::WorkerId worker);
-  // Forgets the keys (and questions) of generations before this one: they are over.
+  // Drops the keys (and requests) of generations before this one: they are over.
   void drop_before(uint32_t generation);
   size_t size() const { return values_.size(); }
 

@@ -30,7 +30,7 @@ StatusOr<std::optional<pid_t>> stop_this_process(std::optional<std::chrono::dura
       return errno_status("fork the process that continues this one");
     }
     if (pid == 0) {
-      // Only what may be called between fork and exec in a program with threads. Nothing of ours stays open here: a
+      // Call only what is allowed between fork and exec in a program with threads. Keep no descriptor of ours open: a
       // worker's socket would hide that its agent ended.
       syscall(SYS_close_range, 0U, ~0U, 0U);
       setpgid(0, 0);
@@ -92,7 +92,7 @@ StatusOr<size_t> FullDisk::fill(const std::vector<std::string>& folders) {
 
 void FullDisk::clear() {
   for (const auto& [fd, kept] : kept_) {
-    // Closed meanwhile, or another file now: leave it alone.
+    // Leave it alone if it was closed meanwhile, or is another file now.
     std::error_code error;
     const auto now = std::filesystem::read_symlink(absl::StrFormat("/proc/self/fd/%d", fd), error);
     if (!error && now == "/dev/full") {

@@ -39,7 +39,7 @@ TEST(AgentFaults, a_full_disk_refuses_writes_with_ENOSPC_until_it_is_cleared) {
   EXPECT_EQ(write(log.get(), "three\n", 6), 6);
   EXPECT_EQ(std::filesystem::file_size(folder + "/log"), 10u);
   const std::string empty = make_folder();
-  EXPECT_FALSE(FullDisk().fill({empty}).ok());  // nothing there to fail
+  EXPECT_FALSE(FullDisk().fill({empty}).ok());  // no file there can fail
   std::filesystem::remove_all(empty);
   std::filesystem::remove_all(folder);
   std::filesystem::remove_all(elsewhere);

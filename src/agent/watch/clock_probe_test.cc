@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-// Asks and answers once: `there` and `back` are what the two ways take, and their clock is `ahead` of ours.
+// Asks and answers once: `there` and `back` are the times of the two ways; their clock is `ahead` of ours.
 void exchange(ClockProbe& probe, int64_t& now_ns, int64_t there, int64_t back, int64_t ahead) {
   const int64_t wall_ns = 1'000'000 * kMs + now_ns;
   const uint64_t number = probe.ask(wall_ns, now_ns);
@@ -20,7 +20,7 @@ TEST(ClockProbe, the_quickest_of_several_exchanges_counts) {
   int64_t now_ns = 5 * kMs;
   for (int i = 0; i < ClockProbe::kExchanges; ++i) {
     EXPECT_FALSE(probe.result()) << i;
-    // One way waits long, so that the middle of the exchange is far from their answer; but not always.
+    // One way is slow, so their answer is far from the middle of the exchange; except once.
     exchange(probe, now_ns, i == 5 ? kMs : 400 * kMs, kMs, -3000 * kMs);
   }
   ASSERT_TRUE(probe.result());

@@ -20,9 +20,9 @@ using brain::WaitsIn;
 
 namespace {
 
-// An agent repeats its report with every look as long as it holds; without one for so long it holds no more.
+// An agent repeats its report at every check while it holds; without one for this long it no longer holds.
 constexpr int64_t kReportHoldsNs = 1'000'000'000;
-// Waits shorter than this, or than a step, are everyday.
+// Waits shorter than this, or than a step, are normal.
 constexpr Time kWorthTelling = std::chrono::milliseconds(300);
 
 std::string text_of_file(const std::string& path) {
@@ -39,7 +39,7 @@ constexpr size_t kMaxWhatBytes = 64;  // of a collective's name
 }  // namespace
 
 char process_state(const std::string& stat) {
-  // The name in parentheses may hold anything, parentheses too.
+  // The name in parentheses may contain anything, even parentheses.
   const size_t end = stat.rfind(')');
   return end == std::string::npos || end + 2 >= stat.size() ? '?' : stat[end + 2];
 }
@@ -52,7 +52,7 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   RankProgress progress;
   progress.rank = rank;
   progress.worker = process.id;
-  // In this order: committed tells of a time written before it; left never runs ahead of entered.
+  // In this order: `committed` belongs to a time written before it; `left` never runs ahead of `entered`.
   progress.committed = words.committed.load(std::memory_order_acquire);
   progress.committed_at = Time(words.committed_ns.load(relaxed));
   progress.left = collectives.left.load(std::memory_order_acquire);
@@ -66,7 +66,7 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   progress.step = place >> 24;
   progress.micro_batch = static_cast<uint32_t>(place >> 8 & 0xffff);
   progress.phase = static_cast<StepPhase>(std::min<uint64_t>(place & 0xff, 3));
-  // A script without a recoverable function says of no step where it is.
+  // A script without a recoverable function never reports where in a step it is.
   progress.slow = words.slow.load(relaxed) != 0 || !process.recoverable;
   const brain::StepWord word = brain::unpack_step_word(page.word.load());
   const auto waits_in = static_cast<WaitsIn>(std::min<uint32_t>(words.waits_in.load(relaxed), 7));
@@ -90,7 +90,7 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   if (before != sample_.ranks.end() && before->worker == process.id && same_place(*before, progress)) {
     look_at_process(process, now_ns, progress);
   } else {
-    known.looked_ns = 0;  // it moves: nothing more need be known
+    known.looked_ns = 0;  // it moves, so we need not look at it
   }
   progress.starved = known.starved;
   return progress;
@@ -168,7 +168,7 @@ std::optional<messages::WaitingRanks> HangWatch::report() const {
 
 Status HangWatch::on_report(brain::NodeId from, messages::WaitingRanks report, int64_t now_ns) {
   if (report.identity != sample_.identity) {
-    return absl::OkStatus();  // of a generation that is over, or that we do not know yet
+    return absl::OkStatus();  // from a generation that is over, or unknown here yet
   }
   if (report.ranks.size() > sample_.world) {
     return absl::InvalidArgumentError("a report of waiting ranks with more of them than there are");

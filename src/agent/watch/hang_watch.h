@@ -1,10 +1,10 @@
-// Looks at the ranks of a generation a few times a second and finds those that hang, or left while others wait for them
-// (docs/design/hangs.md).
+// Checks the ranks of a generation a few times a second and finds those that hang, and those that left while others
+// wait for them (docs/design/hangs.md).
 //
-// The eyes of brain/detect/failure_detector.h: progress words from the pages of this node's workers, the state of a
-// process that does not move from /proc, and what the agents of other nodes say of theirs. An agent whose ranks all
-// wait tells the others so (`report`): who they wait for is on another node, and the agent there, which sees that
-// process, judges.
+// The eyes of brain/detect/failure_detector.h: it reads progress words from the pages of this node's workers, the state
+// of a process that does not move from /proc, and the reports of other nodes' agents. An agent whose ranks all wait
+// reports that to the others (`report`): the rank they wait for is on another node, and the agent there can see that
+// process and judges.
 //
 // Loop thread only.
 #pragma once
@@ -31,18 +31,18 @@ class HangWatch {
   struct View {
     brain::Identity identity;
     uint32_t world = 0;                                                 // ranks of all nodes
-    brain::Version version = 0;                                         // it started at
-    bool trains = false;                                                // activated, not sealed
+    brain::Version version = 0;                                         // at its start
+    bool trains = false;                                                // activated and not sealed
     std::vector<std::pair<brain::Rank, const WorkerProcess*>> members;  // living ones of this node, by rank
   };
   std::vector<brain::Suspicion> look(const View& view, int64_t now_ns);
 
-  // Of the last look().
+  // Found by the last look().
   const std::vector<brain::EarlyLeaver>& left() const { return left_; }
 
-  // After look(): what the agents of the other nodes should hear now, if anything.
+  // After look(): the report to send to the other nodes' agents now, if any.
   std::optional<messages::WaitingRanks> report() const;
-  // What the agent of another node said. INVALID_ARGUMENT for what no agent says.
+  // Takes the report of another node's agent. INVALID_ARGUMENT if no agent sends such a report.
   Status on_report(brain::NodeId from, messages::WaitingRanks report, int64_t now_ns);
 
  private:
@@ -69,12 +69,12 @@ class HangWatch {
   std::map<brain::NodeId, Report> reports_;
 };
 
-// How much of the time that passed a process wanted to run and could not: it waited for a CPU, or for a disk. Who loops
-// on a busy machine gets a share of it, and only that share counts against it. `state`: its letter; the times are its
-// main thread's.
+// How much of `passed_ns` a process wanted to run but could not, because it waited for a CPU or a disk. A process that
+// loops on a busy machine gets a share of the CPU, and only that share counts against it. `state`: its letter; the
+// times are those of its main thread.
 brain::Time starved_time(char state, int64_t passed_ns, int64_t on_cpu_ns, int64_t queued_ns);
 
-// The state letter of a process ("T": stopped), from the text of /proc/PID/stat; '?' where there is none.
+// The state letter of a process ("T": stopped), from the text of /proc/PID/stat; '?' if there is none.
 char process_state(const std::string& stat);
 
 }  // namespace keepstep::agent

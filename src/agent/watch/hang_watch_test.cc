@@ -1,4 +1,4 @@
-// The eyes of the failure detector: pages as workers write them, real processes, reports between two agents.
+// What the failure detector sees: pages as workers write them, real processes, reports between two agents.
 #include "agent/watch/hang_watch.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ class FakeWorker {
   }
 
  private:
-  // While it waits for a CPU it is starved, and looks come faster than the clock of these tests says.
+  // A process that waits for a CPU is starved, and these tests check more often than their clock says.
   void wait_until_it_sleeps() const {
     char state = '?';
     for (int tries = 0; tries < 10'000 && state != 'S'; ++tries) {
@@ -83,7 +83,7 @@ class FakeWorker {
   std::shared_ptr<WorkerProcess> process_;
 };
 
-// An agent with its ranks, and a clock that only the test moves.
+// An agent with its ranks.
 struct Node {
   HangWatch watch{brain::HangConfig{}};
   HangWatch::View view{.identity = kIdentity, .world = 2, .version = 100, .trains = true};
@@ -120,7 +120,7 @@ TEST(HangWatch, a_stopped_process_is_told_and_no_other) {
   EXPECT_TRUE(found.front().stopped);
 }
 
-// The watch knows then how long a step takes.
+// After this the watch knows how long a step takes.
 void commit_until_step_120(Node& node, FakeWorker& first, FakeWorker& second, int64_t& now_ns) {
   node.view.members = {{0, &first.process()}, {1, &second.process()}};
   for (brain::Step step = 101; step < 120; ++step) {
@@ -181,7 +181,8 @@ TEST(HangWatch, ranks_that_wait_for_another_node_are_reported_and_the_agent_ther
   EXPECT_EQ(found.front().waiting, std::vector<brain::Rank>{0});
 }
 
-// The limits are of different modules: one that finds a link silent must be over before a rank is named for it.
+// The limits belong to different modules: the one that detects a silent link must be over before a rank is blamed for
+// it.
 TEST(HangWatch, a_silent_link_is_told_by_the_ranks_before_anybody_is_named_for_it) {
   const comm::TcpConfig tcp{.key = *net::SharedKey::data(std::string(64, '0'), 1, 1)};
   const brain::Time keepalive = std::chrono::seconds(kKeepaliveIdleS + kKeepaliveProbes * kKeepaliveIntervalS);

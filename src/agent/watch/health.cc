@@ -32,8 +32,8 @@ int64_t wall_ns() {
       .count();
 }
 
-// Empty if 4 KiB reached the disk of `folder`, else what failed. The file has a name for a moment only, and one that no
-// other process has: nodes may share a folder and, in containers, process ids.
+// Returns an empty string if 4 KiB reached the disk of `folder`, else what failed. The file has a name only for a
+// moment, and a unique one: nodes may share a folder and, in containers, process ids.
 std::string write_and_remove(const std::string& folder) {
   std::string error;
   const auto failed = [&](const char* what) {

@@ -1,7 +1,7 @@
-// Whether a node is fit for training: what is measured now and then, what is wrong with it, and when it gives up.
+// Whether a node is fit for training: what is measured regularly, what is wrong with it, and when it gives up.
 //
-// Measuring (`measure_health`, HealthWatch) is apart from judging (`judge_health`, NodeFitness), which is pure. What a
-// worker checks of itself before it joins is in python/keepstep/torch/recovery/health.py.
+// Measuring (`measure_health`, HealthWatch) is separate from judging (`judge_health`, NodeFitness), which is pure. The
+// checks that a worker runs on itself before it joins are in python/keepstep/torch/recovery/health.py.
 #pragma once
 
 #include <condition_variable>
@@ -22,14 +22,14 @@ struct FolderReading {
   std::string path;
   uint64_t free_bytes = 0;
   double write_s = 0;  // for 4 KiB, with fsync
-  std::string error;   // of the write; empty: none
+  std::string error;   // of the write; empty if none
 };
 
 struct HealthReading {
   uint64_t memory_available_bytes = 0;
   std::vector<FolderReading> folders;
   std::vector<rank::GpuReading> gpus;
-  std::string gpu_error;  // the driver's; empty: none, or no driver
+  std::string gpu_error;  // the driver's; empty if none, or no driver
   int64_t monotonic_ns = 0;
   int64_t wall_ns = 0;  // since the epoch, at the same instant
 };
@@ -44,30 +44,30 @@ struct HealthLimits {
 // One thing that is wrong.
 struct HealthFinding {
   std::string check;     // "memory", "disk DIR", "clock", "gpu N (...): memory"
-  std::string measured;  // for people, with its unit
+  std::string measured;  // for display, with its unit
   std::string limit;     // likewise
   bool operator==(const HealthFinding&) const = default;
 };
 
-// `before`: the reading before this one, if there was one.
+// `before`: the previous reading, if there was one.
 std::vector<HealthFinding> judge_health(const HealthReading& now, const std::optional<HealthReading>& before,
                                         const HealthLimits& limits = {});
 
-// Writes and removes a small file in each of `folders`, and asks NVIDIA's driver where there is one; may wait for both.
-// Errors are part of the reading.
+// Writes and removes a small file in each of `folders`, and asks NVIDIA's driver if there is one; it may have to wait
+// for both. Errors are part of the reading.
 HealthReading measure_health(const std::vector<std::string>& folders);
 
-// Measures in a thread of its own, every `interval_s`, the first time at once: a disk may hang, and an agent must not.
+// Measures in its own thread, every `interval_s`, beginning at once: a disk may hang, and an agent must not.
 class HealthWatch {
  public:
-  // `report` is called from that thread, and never after the destructor began. The destructor does not wait for a
+  // `report` is called from that thread, and never after the destructor has begun. The destructor does not wait for a
   // measurement that hangs.
   HealthWatch(std::vector<std::string> folders, double interval_s, std::function<void(HealthReading)> report);
   ~HealthWatch();
   HealthWatch(const HealthWatch&) = delete;
   HealthWatch& operator=(const HealthWatch&) = delete;
 
-  // Since when a measurement is under way, in nanoseconds of the monotonic clock; 0: none is.
+  // When the current measurement began, in nanoseconds of the monotonic clock; 0 if none is in progress.
   int64_t measuring_since_ns() const;
 
  private:
@@ -79,9 +79,9 @@ class HealthWatch {
 class NodeFitness {
  public:
   static constexpr int kMaxInARow = 3;
-  // One failed. True: as many did in a row, and the node is to have no ranks any more.
+  // A worker failed. True: that many failed in a row, and the node will get no more ranks.
   bool failed() { return ++in_a_row_ >= kMaxInARow; }
-  // One passed.
+  // A worker passed.
   void passed() { in_a_row_ = 0; }
 
  private:

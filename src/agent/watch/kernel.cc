@@ -29,7 +29,7 @@ namespace keepstep::agent {
 namespace {
 
 constexpr size_t kBytes = size_t{1} << 20;
-constexpr int kLimitMs = 5000;  // for what takes microseconds
+constexpr int kLimitMs = 5000;  // for something that takes microseconds
 
 // A process that runs `body` and then waits to be killed.
 class Child {
@@ -84,7 +84,7 @@ Status try_passing_descriptors() {
                                           : absl::InternalError("memory that was passed on is not shared");
 }
 
-// What tells first that a rank died.
+// The first sign that a rank died.
 Status try_death_notice() {
   struct Shared {
     RobustMutex mutex;
@@ -104,11 +104,11 @@ Status try_death_notice() {
     return absl::UnimplementedError("another process cannot lock a shared mutex, or its wake-up (futex) does not come");
   }
   child.end();
-  // Not RobustMutex::lock(): a kernel that says nothing would leave us waiting.
+  // Not RobustMutex::lock(): if the kernel does not notify us, it would wait forever.
   const int error = pthread_mutex_trylock(&shared->mutex.mutex);
   return error == EOWNERDEAD
              ? absl::OkStatus()
-             : absl::UnimplementedError(absl::StrFormat("the kernel does not tell that the owner died (%s)",
+             : absl::UnimplementedError(absl::StrFormat("the kernel does not report that the owner died (%s)",
                                                         error == 0 ? "it is free" : strerror(error)));
 }
 
@@ -159,7 +159,7 @@ Status try_event_loop() {
   return fired ? absl::OkStatus() : absl::UnimplementedError("a timer (timerfd) does not fire");
 }
 
-// Hangs are found in /proc, open files counted there.
+// Hang detection and the count of open files read /proc.
 Status try_proc() {
   KEEPSTEP_ASSIGN_OR_RETURN(const Child child, Child::start([] {}));
   const std::string file = absl::StrFormat("/proc/%d/stat", child.pid());

@@ -1,7 +1,7 @@
-// What a job needs of the kernel, tried out: a seccomp profile of a container, gVisor or an old kernel may refuse some
-// of it, and then no job runs, whatever the versions say.
+// Tries out what a job needs from the kernel. A container's seccomp profile, gVisor or an old kernel may refuse some of
+// it, and then no job runs, whatever the versions are.
 //
-// Forks; call it before any thread starts. Some milliseconds. What it makes is gone when it returns.
+// Forks, so call it before any thread starts. Takes some milliseconds, and leaves nothing behind.
 #pragma once
 
 #include <string>

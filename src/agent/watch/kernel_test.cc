@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// From here on `number` fails with EPERM in this process, as under a container's seccomp profile.
+// From now on system call `number` fails with EPERM in this process, as under a container's seccomp profile.
 bool forbid(uint32_t number) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -31,7 +31,7 @@ bool forbid(uint32_t number) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// What try_kernel() complains of in a process of its own that may not call `number`: "NEED: PROBLEM" lines.
+// The problems that try_kernel() finds in a process that may not call `number`: "NEED: PROBLEM" lines.
 std::string complaints_without(uint32_t number) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -73,7 +73,7 @@ TEST(Kernel, a_call_that_a_container_forbids_is_named) {
   EXPECT_THAT(complaints_without(SYS_signalfd4), HasSubstr("signalfd: Operation not permitted"));
   EXPECT_EQ(
       complaints_without(SYS_set_robust_list),
-      "notice of a process's death (robust mutex, futex): the kernel does not tell that the owner died (Device or "
+      "notice of a process's death (robust mutex, futex): the kernel does not report that the owner died (Device or "
       "resource busy)\n");
 }
 

@@ -34,10 +34,10 @@ struct LogWatch::Rule {
 };
 
 struct LogWatch::State {
-  bool done = false;  // nothing more is asked
+  bool done = false;  // no longer checked
   bool seen = false;
   bool missed_first = false;
-  int64_t last_ns = 0;  // of a matching line; the rank's beginning before there was one
+  int64_t last_ns = 0;  // of a matching line; before one, when the rank began
   uint32_t count = 0;   // in a row
   int64_t quiet_until_ns = std::numeric_limits<int64_t>::min();
   uint64_t repeats = 0;
@@ -47,7 +47,7 @@ struct LogWatch::Worker {
   brain::Rank rank = 0;
   bool condemned = false;
   bool ended = false;
-  std::vector<State> states;  // as rules_
+  std::vector<State> states;  // parallel to rules_
 };
 
 LogWatch::LogWatch(const std::vector<LogRule>& rules) {

@@ -12,7 +12,7 @@ using ::testing::IsEmpty;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr brain::WorkerId kWorker = 7;
 
-// A watch over one rank, asked every second, with what it found so far.
+// A watch over one rank, checked every second, with its findings so far.
 class LogWatchTest : public ::testing::Test {
  protected:
   void begin(LogRule rule, brain::Rank rank = 1) {
@@ -21,7 +21,7 @@ class LogWatchTest : public ::testing::Test {
     watch_->assigned(kWorker, rank, now_);
   }
   void say(const std::string& text) { watch_->lines(kWorker, text, now_); }
-  // The sentences found while so many seconds pass.
+  // The sentences found while this many seconds pass.
   std::vector<std::string> after(int seconds) {
     std::vector<std::string> found;
     for (int i = 0; i <= seconds; ++i) {

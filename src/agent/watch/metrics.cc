@@ -69,8 +69,8 @@ void Metrics::begin(brain::Identity identity, brain::Version version, uint32_t f
   last_commit_ns_ = 0;
 }
 
-// In rank order, so that it is the same bits as `step.loss` on the ranks. None rather than one that lacks a rank's
-// part.
+// Adds in rank order, so that the result has the same bits as `step.loss` on the ranks. std::nullopt if a rank's part
+// is missing.
 std::optional<double> Metrics::mean_loss(brain::Step step, const Line& line) const {
   if (line.mean.has_value()) {
     return line.mean;
@@ -109,7 +109,7 @@ void Metrics::write(brain::Step step, const Line& line) {
     for (const std::string& object : objects) {
       values.update(nlohmann::json::parse(object));
     }
-    values.update(members);  // a lower rank's
+    values.update(members);  // lower ranks override
     members = std::move(values);
   }
   if (const std::optional<double> loss = mean_loss(step, line); loss.has_value()) {

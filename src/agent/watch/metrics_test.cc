@@ -59,7 +59,7 @@ TEST_F(MetricsTest, a_line_waits_until_all_ranks_are_past_its_step_and_comes_onc
 
 TEST_F(MetricsTest, a_rank_that_died_after_its_vote_counts_with_what_its_page_said) {
   metrics_->keep(1, 1, {1, 1}, LossPart{5.0, 1});
-  metrics_->keep(1, 1, {1, 2}, LossPart{7.0, 1});  // the next generation was left at once
+  metrics_->keep(1, 1, {1, 2}, LossPart{7.0, 1});  // the next generation ended at once
   progress(0, 1, 1.0);
   metrics_->flush(1);
   ASSERT_EQ(lines().size(), 1u);
@@ -67,7 +67,7 @@ TEST_F(MetricsTest, a_rank_that_died_after_its_vote_counts_with_what_its_page_sa
 }
 
 TEST_F(MetricsTest, a_line_has_no_loss_rather_than_one_that_lacks_a_rank) {
-  metrics_->keep(1, 1, {1, 2}, LossPart{5.0, 1});  // of another attempt
+  metrics_->keep(1, 1, {1, 2}, LossPart{5.0, 1});  // from another attempt
   progress(0, 1, 1.0);
   metrics_->flush(1);
   ASSERT_EQ(lines().size(), 1u);

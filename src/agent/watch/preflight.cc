@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = 1024 * 1024;
-constexpr uint64_t kMaxOpenFiles = 65536;   // programs that the job starts get it too, and some count up to the limit
+constexpr uint64_t kMaxOpenFiles = 65536;   // the job's programs inherit it, and some loop up to the limit
 constexpr uint64_t kFilesOfTheAgent = 128;  // connections, logs, journal, the zygote
 constexpr uint64_t kFilesPerWorker = 16;    // pipes, socket, pidfd, pages, a listener; twice while it is replaced
 constexpr uint64_t kShmErrorBytes = kMiB;
@@ -47,12 +47,12 @@ uint64_t number_in(const fs::path& file, const std::string& key, uint64_t otherw
     if (key.empty()) {
       in.seekg(0);
     }
-    return in >> number ? number : otherwise;  // "max" is no number: no limit
+    return in >> number ? number : otherwise;  // "max" is not a number: no limit
   }
   return otherwise;
 }
 
-// What a memory cgroup leaves: its limit less what is used and cannot be taken back.
+// What a memory cgroup leaves: its limit minus the usage that cannot be reclaimed.
 uint64_t cgroup_leaves(const fs::path& group, const char* limit_file, const char* usage_file, const char* cache_key) {
   const uint64_t limit = number_in(group / limit_file, "", kNoLimit);
   if (limit == kNoLimit) {
@@ -63,7 +63,7 @@ uint64_t cgroup_leaves(const fs::path& group, const char* limit_file, const char
   return limit - std::min(limit, used - cache);
 }
 
-// The least over this process's memory cgroup and those above it (version 2, or version 1's memory controller).
+// The minimum over this process's memory cgroup and its ancestors (version 2, or version 1's memory controller).
 uint64_t cgroups_leave() {
   uint64_t least = kNoLimit;
   std::ifstream in("/proc/self/cgroup");
@@ -260,7 +260,7 @@ PreflightReport check_machine(const JobSpec& spec, const Machine& machine, uint6
 PreflightReport preflight(const JobSpec& spec, uint64_t shared_bytes) {
   PreflightReport report = check_machine(spec, read_machine(open_files_needed(spec)), shared_bytes);
   check_program(spec, report.errors);
-  if (spec.master_port != 0 && !spec.several_nodes()) {  // with several nodes it is at the node of rank 0
+  if (spec.master_port != 0 && !spec.several_nodes()) {  // with several nodes it is on the node of rank 0
     check_master_port(spec, report.errors);
   }
   if (!spec.log_dir.empty() && spec.log_dir != "/dev/null") {

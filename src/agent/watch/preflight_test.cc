@@ -112,7 +112,7 @@ class PreflightOnDisk : public ::testing::Test {
     dir_ = mkdtemp(name.data());
   }
   ~PreflightOnDisk() override { std::filesystem::remove_all(dir_); }
-  // Only what is said about the job's own files and ports: the machine that runs the tests may be full.
+  // Only errors about the job's own files and ports: the machine that runs the tests may be full.
   std::vector<std::string> errors() {
     auto all = preflight(spec_, 0).errors;
     std::erase_if(all, [](const std::string& e) { return e.find("/dev/shm") != std::string::npos; });

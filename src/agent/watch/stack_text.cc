@@ -12,7 +12,7 @@ namespace keepstep::agent {
 namespace {
 
 constexpr size_t kMaxThreads = 1000;
-constexpr size_t kMaxFrames = 1000;  // of a thread; an endless recursion has more, and its ends say enough
+constexpr size_t kMaxFrames = 1000;  // of a thread; endless recursion has more, and its ends are enough
 constexpr size_t kMaxWordBytes = 300;
 
 std::string text_of(const nlohmann::json& object, const char* key) {
@@ -25,7 +25,7 @@ int64_t number_of(const nlohmann::json& object, const char* key) {
   return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
 }
 
-// The part of a path that people know: from the package on.
+// The part of a path that people recognize: from the package on.
 std::string short_file(const std::string& file) {
   for (const char* mark : {"/site-packages/", "/dist-packages/", "/python/keepstep/"}) {
     if (const size_t at = file.rfind(mark); at != std::string::npos) {
@@ -42,7 +42,8 @@ std::string short_file(const std::string& file) {
   return slash == std::string::npos ? file : file.substr(slash + 1);
 }
 
-// A user's folder may be called keepstep: only the package is ours, and where scripts/setup.sh puts packages.
+// A user's folder may be called keepstep: only the package, and the place of scripts/setup.sh's packages, are not the
+// user's.
 bool users_own(const StackFrame& frame) {
   for (const char* mark :
        {"/torch/", "/python/keepstep/", "/keepstep/packages-", "/site-packages/", "/dist-packages/", "/lib/python3"}) {
@@ -53,7 +54,7 @@ bool users_own(const StackFrame& frame) {
   return frame.line > 0 && !frame.file.empty() && frame.file.front() != '<' && !frame.function.starts_with("<module>");
 }
 
-// torch's own entrance to a collective: dist.all_reduce(...) and its kind.
+// torch's entry points to collectives: dist.all_reduce(...) and the like.
 bool collective(const StackFrame& frame) {
   return frame.file.ends_with("torch/distributed/distributed_c10d.py") && !frame.function.starts_with("_") &&
          frame.function != "wrapper";
@@ -155,7 +156,7 @@ std::string place_of(const std::vector<StackFrame>& frames) {
     return "";
   }
   const auto own = std::find_if(frames.begin(), frames.end(), users_own);
-  // A collective that the user's code called: the outermost of its frames has the name that the user knows.
+  // A collective called by the user's code: the outermost of its frames has the name that the user knows.
   const auto waits = std::find_if(std::make_reverse_iterator(own), frames.rend(), collective);
   std::string place = waits != frames.rend() ? waits->function : shown(frames.front());
   if (own != frames.end() && own != frames.begin()) {

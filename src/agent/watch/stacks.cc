@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMaxError = 4096;
 
-// As /proc has it; '?' if there is no such process.
+// From /proc; '?' if there is no such process.
 char state_of(pid_t pid) {
   std::ifstream file(absl::StrFormat("/proc/%d/stat", pid));
   std::string text;
@@ -45,7 +45,7 @@ StatusOr<Pipe> make_pipe() {
   return Pipe{Fd(fds[0]), Fd(fds[1])};
 }
 
-// What py-spy said went wrong, and what to do about it.
+// py-spy's error, and what to do about it.
 std::string explain(const std::string& said, pid_t pid) {
   std::string because = said.substr(0, std::min(kMaxError, said.find("Stack backtrace:")));
   absl::StripAsciiWhitespace(&because);
@@ -100,7 +100,8 @@ class Taking : public std::enable_shared_from_this<Taking> {
   void begin(size_t index, bool native) {
     ProcessStacks& result = results_[index];
     result.state = state_of(result.pid);
-    // py-spy cannot stop what is stopped already; there is no need to, and without it reads no native frames.
+    // py-spy cannot stop a process that is already stopped, nor need it; but without stopping it reads no native
+    // frames.
     const bool stopped = result.state == 'T';
     if (native && stopped) {
       native = false;
@@ -145,7 +146,7 @@ class Taking : public std::enable_shared_from_this<Taking> {
       child->exited = true;
       self->check(child);
     });
-    // A wish for native frames may take half the time; the other half is for a try without.
+    // Native frames may take half the time; the other half is for a try without them.
     auto limit = Timer::after(loop_, limits_.native ? limits_.time / 2 : limits_.time, [self, child] {
       child->too_long = true;
       if (!child->exited) {
@@ -179,7 +180,7 @@ class Taking : public std::enable_shared_from_this<Taking> {
     child->limit.reset();
     ProcessStacks& result = results_[child->index];
     if (child->too_long && result.state != 'T' && state_of(result.pid) == 'T') {
-      kill(result.pid, SIGCONT);  // py-spy was ended in the middle of stopping it
+      kill(result.pid, SIGCONT);  // py-spy may have been killed while it held the process
     }
     auto threads =
         child->said_out.size() > limits_.bytes
@@ -215,7 +216,7 @@ class Taking : public std::enable_shared_from_this<Taking> {
   }
 
   void finish() {
-    // Later: a caller may not expect its answer before the call returned.
+    // Deferred: a caller may not expect the answer before its call returns.
     loop_.post([self = shared_from_this()] { self->done_(std::move(self->results_)); });
   }
 

@@ -17,8 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Programs that take py-spy's place: what it may do to us. The real one is met in test_control.py of
-// tests/integration/launch.
+// Programs in place of py-spy, for everything it may do to us. test_control.py of tests/integration/launch uses the
+// real one.
 class StacksTest : public testing::Test {
  protected:
   void SetUp() override {

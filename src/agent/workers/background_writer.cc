@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMaxEarlyEnds = 3;
 constexpr int64_t kEarlyNs = 10'000'000'000;
-constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 20;  // within what agents hand on (message_parts.h)
+constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 20;  // within what agents pass on (message_parts.h)
 
 std::string how_it_ended(int status) {
   return WIFSIGNALED(status) ? absl::StrFormat("ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)))
@@ -59,7 +59,7 @@ BackgroundWriter::~BackgroundWriter() {
 
 StatusOr<pid_t> BackgroundWriter::start() {
   KEEPSTEP_ASSIGN_OR_RETURN(auto sockets, PacketSocket::pair());
-  // Numbered above anything that the copies in the new process could overwrite.
+  // Its number is above anything that the dup2 calls in the new process could overwrite.
   const Fd listener(fcntl(listener_.get(), F_DUPFD_CLOEXEC, 100));
   const Fd theirs(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
   socket_ = std::move(sockets.first);
@@ -68,7 +68,7 @@ StatusOr<pid_t> BackgroundWriter::start() {
 }
 
 void BackgroundWriter::on_call() {
-  loop_.unwatch(listener_.get());  // from here on it answers
+  loop_.unwatch(listener_.get());  // from now on the process answers
   const StatusOr<pid_t> pid = start();
   if (!pid.ok()) {
     callbacks_.on_note("background_writer_ended", absl::StrFormat("it cannot be started: %s", pid.status().message()));
@@ -87,7 +87,7 @@ void BackgroundWriter::on_call() {
 void BackgroundWriter::on_packet() {
   StatusOr<Packet> packet = socket_.receive();
   if (!packet.ok()) {
-    loop_.unwatch(socket_.fd());  // the pidfd tells how it ended
+    loop_.unwatch(socket_.fd());  // the pidfd will show how it ended
     return;
   }
   const nlohmann::json message = nlohmann::json::parse(packet->bytes, nullptr, false);
@@ -162,7 +162,7 @@ void BackgroundWriter::end(std::chrono::milliseconds limit, int hurry) {
   (void)socket_.try_send(nlohmann::json{{"end", true}}.dump());
   pollfd gone[] = {{.fd = pidfd_.get(), .events = POLLIN, .revents = 0}, {.fd = hurry, .events = POLLIN, .revents = 0}};
   (void)poll(gone, 2, static_cast<int>(limit.count()));
-  kill(pid_, SIGKILL);  // does nothing to one that has ended
+  kill(pid_, SIGKILL);  // has no effect if it has ended
   waitpid(pid_, nullptr, 0);
   forget();
 }

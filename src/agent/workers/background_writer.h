@@ -1,10 +1,10 @@
-// The process that writes checkpoints of this node's ranks, so that a save outlives the rank that it is of
+// The process that writes the checkpoints of this node's ranks, so that a save outlives its rank
 // (python/keepstep/checkpoint/background; docs/design/checkpoints.md).
 //
-// We hold the socket on which ranks call for it. The first call starts the process, which takes the socket over; when
-// it ends, whatever the reason, the next call starts another one. It ends with us: it holds the other end of a socket
-// pair. On that pair go messages to the processes of other nodes, which we hand on unread, and the news that a save is
-// complete: its ranks may be gone.
+// We hold the socket to which ranks connect. The first connection starts the process, which takes over the socket; when
+// it ends, for any reason, the next connection starts another one. It ends when we do: it holds the other end of a
+// socket pair. That pair carries messages to the background writers of other nodes, which we pass on unread, and the
+// news that a save is complete: its ranks may be gone.
 //
 // Loop thread only.
 #pragma once
@@ -26,26 +26,27 @@ namespace keepstep::agent {
 class BackgroundWriter {
  public:
   struct Callbacks {
-    // A line for the journal: it started, it ended and how, it is given up.
+    // A line for the journal: it started, how it ended, it is given up.
     std::function<void(const std::string& event, const std::string& because)> on_note;
     // A save that ranks of this generation handed over is complete.
     std::function<void(brain::Version version, uint32_t generation)> on_saved;
     std::function<void(brain::NodeId to, const std::string& message)> on_message;
   };
 
-  // Ranks call at `path` (base/socket/local_socket.h). The loop must outlive this.
+  // Ranks connect at `path` (base/socket/local_socket.h). The loop must outlive this.
   static StatusOr<std::unique_ptr<BackgroundWriter>> open(EventLoop& loop, const std::string& path,
                                                           const std::string& python, brain::NodeId node,
                                                           Callbacks callbacks);
-  // Kills it.
+  // Kills the process.
   ~BackgroundWriter();
 
-  // From a process like it on another node. Dropped where none runs, or takes no more: what matters is said again.
+  // A message from another node's background writer. Dropped if ours does not run or accepts no more: messages that
+  // matter are repeated.
   void hand(brain::NodeId from, const std::string& message);
-  // This node has no ranks any more, or is lost: a save that waits for a file of it is given up soon.
+  // `node` has no more ranks, or is lost: a save that waits for one of its files is given up soon.
   void without(brain::NodeId node);
-  // At the end of the job: it lets go of its destinations, and is killed if that takes longer than `limit`, or when
-  // `hurry` can be read.
+  // At the end of the job: the process releases its destinations. It is killed if that takes longer than `limit`, or
+  // when `hurry` becomes readable.
   void end(std::chrono::milliseconds limit, int hurry);
 
  private:
@@ -70,7 +71,7 @@ class BackgroundWriter {
   Fd pidfd_;
   PacketSocket socket_;
   int64_t started_ns_ = 0;
-  int early_ends_ = 0;  // one after the other
+  int early_ends_ = 0;  // in a row
 };
 
 }  // namespace keepstep::agent

@@ -20,7 +20,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// With another program in the place of Python: how it starts and ends is what this is about.
+// Runs another program in place of Python: these tests are about its start and end.
 class BackgroundWriterTest : public testing::Test {
  protected:
   void open(const std::string& program) {
@@ -106,7 +106,7 @@ TEST_F(BackgroundWriterTest, what_it_says_to_be_saved_is_handed_on_and_what_cann
   EXPECT_THAT(saved_, ElementsAre(testing::Pair(40, 3)));
 }
 
-// Slurm signals every process of a job, also one that has not come so far as to say that it ignores that.
+// Slurm signals every process of a job, even one that has not yet got as far as ignoring the signal.
 TEST_F(BackgroundWriterTest, a_signal_before_it_can_ignore_it_ends_nothing) {
   const std::string program = testing::TempDir() + "keepstep-signalled-" + std::to_string(getpid());
   std::ofstream(program) << "#!/bin/sh\nfor each in INT TERM HUP USR1 USR2; do kill -$each $$; done\nexit 7\n";

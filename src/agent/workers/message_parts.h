@@ -1,7 +1,7 @@
-// Messages between agents that are longer than what the coordinator hands on (3 MiB), in parts. Pure.
+// Splits messages between agents that are longer than the coordinator passes on (3 MiB). Pure.
 //
-// A part is "M", its number from 0 on, "/", how many there are, ":", then its bytes. What agents send each other
-// arrives in order, so the parts of one sender follow each other; part 0 begins anew.
+// A part is "M", its number from 0, "/", the number of parts, ":", then its bytes. Messages between agents arrive in
+// order, so the parts of one sender follow each other; part 0 starts over.
 #pragma once
 
 #include <map>
@@ -15,19 +15,18 @@
 namespace keepstep::agent {
 
 inline constexpr size_t kPartBytes = size_t{2} << 20;
-inline constexpr size_t kMaxPartedBytes = size_t{20}
-                                          << 20;  // of a whole message: more than the largest value in a Store
+inline constexpr size_t kMaxPartedBytes = size_t{20} << 20;  // of a whole message; above a Store's largest value
 
-// Whether it is a part: no message's name begins like that.
+// Whether it is a part: no message's name begins with 'M'.
 inline bool is_part(const std::string& text) { return text.starts_with('M'); }
 
-// The message itself where it is short enough. RESOURCE_EXHAUSTED: longer than kMaxPartedBytes.
+// Returns the message itself if it is short enough. RESOURCE_EXHAUSTED: longer than kMaxPartedBytes.
 StatusOr<std::vector<std::string>> in_parts(std::string message);
 
 class PartJoiner {
  public:
-  // The whole message after its last part, nothing before. INVALID_ARGUMENT: not the part that was due; what came
-  // before it is dropped.
+  // Returns the whole message after its last part, and std::nullopt before that. INVALID_ARGUMENT: not the expected
+  // part; the parts before it are dropped.
   StatusOr<std::optional<std::string>> add(brain::NodeId from, const std::string& part);
 
  private:

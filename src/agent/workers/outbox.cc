@@ -46,7 +46,7 @@ void Outbox::flush(const PacketSocket& socket) {
       return;
     }
     bytes_ -= next.encoded.size();
-    waiting_.pop_front();  // sent, or there is no worker any more
+    waiting_.pop_front();  // sent, or the worker is gone
   }
 }
 

@@ -1,5 +1,5 @@
-// What an agent has to tell one worker: sent at once, or kept in order until the worker reads again (it may be
-// stopped). Nothing is dropped in silence: a request of the worker would wait for its answer for ever.
+// An agent's messages to one worker: sent at once, or kept in order until the worker reads again (it may be stopped).
+// Nothing is dropped silently: a request of the worker would wait for its answer forever.
 //
 // Loop thread only. Never waits.
 #pragma once
@@ -16,15 +16,15 @@
 namespace keepstep::agent {
 
 inline constexpr size_t kMaxKeptMessages = 4096;
-inline constexpr size_t kMaxKeptBytes = size_t{64} << 20;  // together; a longer message may be the only one
+inline constexpr size_t kMaxKeptBytes = size_t{64} << 20;  // in total; a longer message is kept only if it is alone
 
 class Outbox {
  public:
-  // `encoded`: messages::encode() of a message; of `fds` copies are made if it has to wait. UNAVAILABLE: the worker is
-  // gone. INVALID_ARGUMENT: the message is longer than any may be. RESOURCE_EXHAUSTED: the worker has not read so much
-  // that no more is kept, or there is no descriptor to keep it with. It will not be told then.
+  // `encoded`: messages::encode() of a message. If it has to wait, `fds` are duplicated. UNAVAILABLE: the worker is
+  // gone. INVALID_ARGUMENT: the message is too long. RESOURCE_EXHAUSTED: too much is waiting already, or there is no
+  // descriptor to keep it with; it will not be sent.
   Status send(const PacketSocket& socket, std::string encoded, std::span<const int> fds);
-  // Sends what waits, as far as there is room now.
+  // Sends what is waiting, as far as there is room now.
   void flush(const PacketSocket& socket);
   size_t waiting() const { return waiting_.size(); }
 
@@ -34,7 +34,7 @@ class Outbox {
     std::vector<Fd> fds;
   };
   std::deque<Message> waiting_;
-  size_t bytes_ = 0;  // of these
+  size_t bytes_ = 0;  // of waiting_
 };
 
 }  // namespace keepstep::agent

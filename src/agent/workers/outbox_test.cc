@@ -26,7 +26,7 @@ TEST(Outbox, what_a_worker_does_not_read_now_it_reads_later_in_order_and_with_it
   while (outbox.waiting() < 20) {
     ASSERT_TRUE(outbox.send(pair.first, numbered(sent++), fds).ok());
   }
-  // One that no packet holds takes its turn like the others.
+  // A message too large for a packet waits its turn like the others.
   ASSERT_TRUE(outbox.send(pair.first, numbered(sent++, kMaxPacketBytes), fds).ok());
   memory = SharedMemory();  // the outbox has copies of the descriptor
   for (uint32_t next = 0; next < sent; ++next) {

@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 64 * 1024;
 constexpr int kPipeBytes = 256 * 1024;
-constexpr size_t kMaxRestReads = 64;  // of a pipe that somebody keeps filling
+constexpr size_t kMaxRestReads = 64;  // from a pipe that somebody keeps filling
 
 StatusOr<std::pair<Fd, Fd>> make_pipe(const std::string& name) {
   int ends[2];
@@ -39,8 +39,8 @@ StatusOr<std::pair<Fd, Fd>> make_pipe(const std::string& name) {
   }
   Fd read(ends[0]);
   Fd write(ends[1]);
-  (void)fcntl(read.get(), F_SETPIPE_SZ, kPipeBytes);  // as large as the system grants
-  (void)fcntl(read.get(), F_SETFL, O_NONBLOCK);       // our end only: flags belong to an end
+  (void)fcntl(read.get(), F_SETPIPE_SZ, kPipeBytes);  // as large as the system allows
+  (void)fcntl(read.get(), F_SETFL, O_NONBLOCK);       // our end only: each end has its own flags
   return std::pair(std::move(read), std::move(write));
 }
 
@@ -98,7 +98,7 @@ void OutputPump::Impl::command(std::function<void()> what) {
 }
 
 void OutputPump::Impl::loop() {
-  // A console that was closed is an error of write(2), not the end of the launcher.
+  // A closed console should be an error of write(2), not the end of the launcher.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -144,7 +144,7 @@ void OutputPump::Impl::on_readable(const WorkerPtr& worker, size_t which) {
   }
 }
 
-// One read(2), then its whole lines go out.
+// One read(2); then its whole lines are written.
 OutputPump::Impl::Read OutputPump::Impl::read_once(Worker& worker, size_t which) {
   Stream& stream = worker.streams[which];
   const size_t before = stream.pending.size();
@@ -175,7 +175,7 @@ void OutputPump::Impl::take_lines(Worker& worker, size_t which) {
   }
 }
 
-// What lies in the pipe now. Its end is left to epoll.
+// Reads what is in the pipe now; epoll reports its end.
 void OutputPump::Impl::read_rest(Worker& worker, size_t which) {
   if (worker.streams[which].ended) {
     return;
@@ -227,7 +227,7 @@ OutputPump::OutputPump(const JobSpec& spec, observe::StatusLine* status_line, in
   epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
   if (!impl_->epoll.valid() || !impl_->wake.valid() ||
       epoll_ctl(impl_->epoll.get(), EPOLL_CTL_ADD, impl_->wake.get(), &event) != 0) {
-    impl_->finished = true;  // out of descriptors: open() says so
+    impl_->finished = true;  // out of descriptors: open() reports it
     return;
   }
   impl_->thread = std::thread([impl = impl_.get()] { impl->loop(); });

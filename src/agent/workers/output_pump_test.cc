@@ -53,7 +53,7 @@ class OutputPumpTest : public ::testing::Test {
   static void print(const Fd& fd, const std::string& text) {
     EXPECT_EQ(write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Prints one text on each stream of a worker that then ends.
+  // Prints one text on each stream of a worker, which then ends.
   void run_worker(brain::WorkerId worker, std::optional<uint32_t> rank, const std::string& out,
                   const std::string& err = "") {
     auto [out_fd, err_fd] = open(worker, rank);
@@ -156,7 +156,7 @@ TEST_F(OutputPumpTest, a_spares_lines_are_a_ranks_from_its_assignment_on) {
   pump().assign(9, 1, 4);
   const std::string first = "[default:spare9]:waiting\n";
   EXPECT_EQ(await_console(first.size()), first);
-  // Once the folder is there the assignment was carried out.
+  // Once the folder exists, the assignment was carried out.
   while (!std::filesystem::exists(dir_ / "none/attempt_4/1")) {
     std::this_thread::yield();
   }

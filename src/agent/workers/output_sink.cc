@@ -67,7 +67,7 @@ void OutputSink::assign(uint32_t rank, uint32_t generation) {
 
 void OutputSink::make_folder() {
   if (const std::string path = folder(); !path.empty()) {
-    std::error_code ignored;  // the first line that needs the folder says what is wrong
+    std::error_code ignored;  // the first line that needs the folder reports the error
     std::filesystem::create_directories(path, ignored);
   }
 }

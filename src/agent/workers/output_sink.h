@@ -1,5 +1,5 @@
-// Where the lines of one worker go: the console, log files, or both, by its rank and generation (see output_pump.h).
-// Used by the pump's thread only.
+// Where the lines of one worker go: the console, log files, or both, depending on its rank and generation (see
+// output_pump.h). Used by the pump's thread only.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@
 
 namespace keepstep::agent {
 
-// The launcher's stdout and stderr. One that was closed is said once and then left alone.
+// The launcher's stdout and stderr. If one is closed, that is reported once; after that it is not used.
 class Console {
  public:
   Console(observe::StatusLine* status_line, int out, int err) : status_line_(status_line), fds_{out, err} {}
 
   void write(size_t which, std::string_view text);
-  // From now on what the console does not take at once is dropped. From any thread.
+  // From now on, drops what the console does not accept at once. Any thread.
   void give_up() { give_up_ = true; }
 
  private:
@@ -34,17 +34,17 @@ class Console {
 
 class OutputSink {
  public:
-  // `spec` and `console` must outlive the sink. `name` is that of a worker without a rank.
+  // `spec` and `console` must outlive the sink. `name` is used while the worker has no rank.
   OutputSink(const JobSpec& spec, Console& console, brain::WorkerId worker, std::string name)
       : spec_(&spec), console_(&console), worker_(worker), name_(std::move(name)) {}
 
   void assign(uint32_t rank, uint32_t generation);
-  // Before the first line needs it: others (torch's error.json) write there too.
+  // Creates the folder before the first line needs it: others (torch's error.json) write there too.
   void make_folder();
 
-  // `text`: whole lines, or a piece of an over-long one. `which`: 0 stdout, 1 stderr.
+  // `text`: whole lines, or a piece of an overlong one. `which`: 0 stdout, 1 stderr.
   void write(size_t which, std::string_view text);
-  // The end of a stream, without a newline: the console gets one, the file keeps the bytes as they came.
+  // The end of a stream, without a newline. The console gets a newline; the file keeps the bytes as they are.
   void write_last(size_t which, std::string_view text);
   void close(size_t which);
 
@@ -63,7 +63,7 @@ class OutputSink {
   uint32_t generation_ = 0;
   std::array<Fd, 2> files_;
   std::array<bool, 2> file_failed_{};
-  std::array<bool, 2> mid_line_{};  // the console holds the first pieces of a long line
+  std::array<bool, 2> mid_line_{};  // the console has the first pieces of a long line
 };
 
 }  // namespace keepstep::agent

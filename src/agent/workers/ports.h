@@ -5,7 +5,7 @@
 
 namespace keepstep::agent {
 
-// A port nobody listens on right now, for scripts that open a TCPStore of their own at MASTER_PORT.
+// A port that nobody listens on right now, for scripts that open a TCPStore of their own at MASTER_PORT.
 uint16_t free_port();
 
 }  // namespace keepstep::agent

@@ -24,7 +24,7 @@ StatusOr<pid_t> start_process(const std::vector<std::string>& argv, const std::v
     sigaddset(&mask, signal);
   }
   posix_spawnattr_setsigmask(&attributes, &mask);  // the agent blocks signals it reads from a signalfd
-  posix_spawnattr_setpgroup(&attributes, 0);       // Ctrl-C in the terminal is the launcher's to handle
+  posix_spawnattr_setpgroup(&attributes, 0);       // the launcher handles Ctrl-C in the terminal
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   std::vector<char*> arguments;
   for (const std::string& argument : argv) {

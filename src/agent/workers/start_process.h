@@ -1,5 +1,5 @@
-// Starts a process of the agent's own: without its signal mask, in a process group of its own, so that Ctrl-C in the
-// terminal is the launcher's to handle.
+// Starts a helper process of the agent: without the agent's signal mask, and in its own process group, so that the
+// launcher handles Ctrl-C in the terminal.
 #pragma once
 
 #include <sys/types.h>
@@ -12,9 +12,9 @@
 
 namespace keepstep::agent {
 
-// Descriptors 0-2 and those in `inherit` (as they are numbered there; the same number twice: it stays open); everything
-// else of ours is close-on-exec. `extra_environment`: "NAME=value", in the place of what we have under that name.
-// `blocked`: signals that it begins with blocked, for it to say what they do before one of them ends it.
+// The process gets descriptors 0-2 and those in `inherit` (from our number to its number; if both are the same, it
+// stays open); all our other descriptors are close-on-exec. `extra_environment`: "NAME=value", each replaces our
+// variable of that name. `blocked`: signals that are blocked at first, until the process has decided what they do.
 StatusOr<pid_t> start_process(const std::vector<std::string>& argv, const std::vector<std::pair<int, int>>& inherit,
                               const std::vector<std::string>& extra_environment, const std::vector<int>& blocked = {});
 

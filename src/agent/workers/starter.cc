@@ -22,7 +22,7 @@ Status Starter::start() {
     return absl::OkStatus();
   }
   KEEPSTEP_ASSIGN_OR_RETURN(auto sockets, PacketSocket::pair());
-  // Numbered above anything a file action could overwrite.
+  // Its number is above anything that a file action could overwrite.
   Fd child(fcntl(sockets.second.fd(), F_DUPFD_CLOEXEC, 100));
   const std::vector<std::string> argv = {spec_.python, "-m", "keepstep.zygote", "3"};
   // One BLAS/OpenMP thread while it imports: a second thread would make every fork unsafe.
@@ -61,7 +61,7 @@ void Starter::spawn(const std::shared_ptr<WorkerProcess>& process, const nlohman
     pending_.erase(process->id);
     callbacks_.on_note("fork_failed", absl::StrFormat("worker %d starts by exec: %s", process->id, sent.message()));
     spawn_by_exec(process, environment);
-  } else if (!sent.ok() && !absl::IsUnavailable(sent)) {  // the end of a zygote is read behind what it said before
+  } else if (!sent.ok() && !absl::IsUnavailable(sent)) {  // a zygote's end is read after its last messages
     zygote_lost();
   }
 }
@@ -93,11 +93,11 @@ void Starter::on_zygote_message() {
       spawn_by_exec(each.process, each.environment);
     }
   } else if (op == "successor") {
-    // A fork of the zygote that imported more takes its place, on the same socket; the old one exits as it says so.
+    // A fork of the zygote that imported more takes its place, on the same socket; the old one exits with this message.
     waitpid(zygote_pid_, nullptr, 0);
     zygote_pid_ = message.at("pid");
   } else if (op == "unfit") {
-    // It stays alive until the forks it already made are reported, but is asked for no more.
+    // It stays alive until the forks it already made are reported, but gets no more requests.
     callbacks_.on_note("zygote_unfit", message.value("why", ""));
     use_zygote_ = false;
     exec_pending();
@@ -115,7 +115,7 @@ void Starter::exec_pending() {
 
 void Starter::zygote_lost() {
   KEEPSTEP_CHECK(zygote_pid_ > 0, "there is no zygote to lose");
-  kill(zygote_pid_, SIGKILL);  // alive, it would take the closed socket for the agent's end
+  kill(zygote_pid_, SIGKILL);  // otherwise it would take the closed socket for the agent's end
   loop_.unwatch(zygote_.fd());
   zygote_ = PacketSocket();
   int status = 0;
@@ -163,10 +163,10 @@ void Starter::spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const
 }
 
 void Starter::spawn_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment) {
-  // It may have no engine that would notice the agent's end, so the kernel does.
+  // It may have no engine to notice the agent's end, so the kernel kills it then.
   std::vector<std::string> argv = {"setpriv", "--pdeathsig", "KILL", "--", spec_.script};
   argv.insert(argv.end(), spec_.script_args.begin(), spec_.script_args.end());
-  // Out of the way of a program that never asks for them: scripts use the low numbers.
+  // High numbers, out of the way of a program that does not use them: scripts use the low ones.
   const Fd socket(fcntl(process->child_socket.fd(), F_DUPFD_CLOEXEC, 100));
   const Fd memory(fcntl(process->memory.fd(), F_DUPFD_CLOEXEC, 100));
   std::vector<std::string> variables = variables_of(environment);
@@ -190,7 +190,7 @@ void Starter::stop() {
       loop_.unwatch(zygote_.fd());
       zygote_ = PacketSocket();
     }
-    kill(zygote_pid_, SIGKILL);  // it holds nothing; its children are the agent's
+    kill(zygote_pid_, SIGKILL);  // it holds nothing; its children belong to the agent
     waitpid(zygote_pid_, nullptr, 0);
     zygote_pid_ = 0;
   }

@@ -1,7 +1,7 @@
-// Starts worker processes: through the zygote, which forks one that has everything imported, or by exec where a fork
-// would not be safe (the zygote is tainted: an import started a thread or touched CUDA) or not wanted.
+// Starts worker processes: through the zygote, which forks one that has everything imported, or by exec if a fork would
+// be unsafe (the zygote is tainted: an import started a thread or touched CUDA) or is not wanted.
 //
-// Loop thread only. Processes come back through `on_started` with their pid and pidfd.
+// Loop thread only. `on_started` reports each process with its pid and pidfd.
 #pragma once
 
 #include <functional>
@@ -35,11 +35,11 @@ class Starter {
 
   // Starts the zygote (unless the job starts by exec).
   Status start();
-  // Asks for one worker; its socket, memory and pipes are handed over. `environment` is set in the new process. With
-  // `--no-python` it is the job's program, which may attach (KEEPSTEP_WORKER_FDS) or never know of us.
+  // Asks for one worker and hands over its socket, memory and pipes. `environment` is set in the new process. With
+  // `--no-python` it is the job's program, which may attach (KEEPSTEP_WORKER_FDS) or not know about keepstep at all.
   void spawn(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
-  // What the first worker had imported: forks of the zygote should find it there.
-  // `path`: where its own modules are found; `environment`: the variables of every worker.
+  // What the first worker imported: forks of the zygote should have it imported already. `path`: where the worker's own
+  // modules are found; `environment`: the variables of every worker.
   void preload(const nlohmann::json& modules, const std::string& path, const nlohmann::json& environment);
   void stop();
 
@@ -47,7 +47,7 @@ class Starter {
   nlohmann::json worker_spec(brain::WorkerId worker, const nlohmann::json& environment) const;
   void on_zygote_message();
   void zygote_lost();
-  void exec_pending();  // what the zygote was asked for and will not start
+  void exec_pending();  // workers requested from the zygote that it will not start
   void spawn_by_exec(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   void spawn_program(const std::shared_ptr<WorkerProcess>& process, const nlohmann::json& environment);
   void exec(const WorkerProcess& process, const std::vector<std::string>& argv,
@@ -63,7 +63,7 @@ class Starter {
     std::shared_ptr<WorkerProcess> process;
     nlohmann::json environment;
   };
-  std::map<brain::WorkerId, Pending> pending_;  // asked of the zygote, not answered yet
+  std::map<brain::WorkerId, Pending> pending_;  // requested from the zygote, not answered yet
 };
 
 }  // namespace keepstep::agent

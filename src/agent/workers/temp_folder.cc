@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "keepstep-";
 constexpr std::string_view kRandom = "XXXXXX";
 
-// The file that is locked. Locks may not reach other machines that share the folder, so each has a name of its own.
+// The name of the lock file. Locks may not reach other machines that share the folder, so each machine has its own
+// name.
 std::string lock_name() { return "lock-" + this_machine(); }
 
 void remove_dead(const fs::path& among) {
@@ -41,7 +42,7 @@ void remove_dead(const fs::path& among) {
   }
 }
 
-// Locked before it has the name by which others look for it.
+// Creates the file and locks it before it gets the name that others look for.
 Fd locked_in(const fs::path& folder) {
   const std::string early = folder / "early";
   Fd lock(open(early.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -49,7 +50,7 @@ Fd locked_in(const fs::path& folder) {
       rename(early.c_str(), (folder / lock_name()).c_str()) == 0) {
     return lock;
   }
-  unlink(early.c_str());  // without a lock it stays if this process is killed
+  unlink(early.c_str());  // an unlocked file would stay if this process were killed
   return {};
 }
 

@@ -1,8 +1,10 @@
-// A folder for the temporary files of this node's workers, one folder inside for each: what a killed worker cannot
-// remove itself goes with it. Python's multiprocessing, which loaders use, puts its sockets there (worker.py).
+// A folder for the temporary files of this node's workers, with one folder inside for each. It also removes what a
+// killed worker cannot remove itself. Python's multiprocessing, which data loaders use, puts its sockets there
+// (worker.py).
 //
-// Only what lies inside is ever removed, and links are not followed. A lock on a file inside tells a living folder from
-// one whose launcher was killed: the next one that is made removes that, if it is of this machine. Loop thread only.
+// Only its content is ever removed, and links are not followed. A lock on a file inside distinguishes a folder in use
+// from one whose launcher was killed; the next launcher to create a folder removes the latter, if it belongs to this
+// machine. Loop thread only.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +17,7 @@ namespace keepstep::agent {
 
 class TempFolder {
  public:
-  // A new folder, for this user alone, in the one for temporary files (TMPDIR).
+  // A new folder, accessible to this user only, in the directory for temporary files (TMPDIR).
   static StatusOr<TempFolder> create();
   // Without a folder: path() is empty.
   TempFolder() = default;
@@ -24,7 +26,7 @@ class TempFolder {
   ~TempFolder();  // removes it with everything inside
 
   const std::filesystem::path& path() const { return path_; }
-  // The worker's folder; the worker makes it, path()/worker.
+  // Removes the worker's folder, path()/worker, which the worker creates.
   void remove(brain::WorkerId worker) const;
   void remove_all();
 

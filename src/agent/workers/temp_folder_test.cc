@@ -28,7 +28,7 @@ TEST(TempFolder, a_workers_folder_goes_with_it_and_what_a_link_in_it_names_stays
     folder.remove(3);
     EXPECT_FALSE(fs::exists(path / "3"));
     EXPECT_TRUE(fs::exists(path / "4"));
-    folder.remove(5);  // it never made one
+    folder.remove(5);  // worker 5 never made one
     const TempFolder moved = std::move(folder);
     EXPECT_TRUE(fs::exists(path / "4"));
   }

@@ -15,13 +15,13 @@
 namespace keepstep::agent {
 namespace {
 
-// As Python's getpass.getuser() has it, made fit for a file's name as torch does.
+// Like Python's getpass.getuser(), made fit for a file name as torch does.
 std::string user_name() {
   std::string name = std::to_string(getuid());
   if (const passwd* entry = getpwuid(getuid()); entry != nullptr) {
     name = entry->pw_name;
   }
-  for (const char* variable : {"USERNAME", "LNAME", "USER", "LOGNAME"}) {  // the last one counts most
+  for (const char* variable : {"USERNAME", "LNAME", "USER", "LOGNAME"}) {  // the last one has priority
     if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') {
       name = value;
     }
@@ -31,10 +31,11 @@ std::string user_name() {
   return name;
 }
 
-// Where compiled code is kept: what one process of this node compiled its spares and replacements need not compile
-// again. By default torch's own place, so that what is there already is used; but said to all, since each process that
-// had another TMPDIR or HOME would have a place of its own. Code in it is run, so it must be this user's: the name
-// of torch's place is easily guessed, and whoever made it first could put anything there.
+// Sets where compiled code is cached: what one process of this node compiled, its spares and replacements need not
+// compile again. The default is torch's own location, so that existing code is used. It is set explicitly for all,
+// since a process with another TMPDIR or HOME would otherwise have a location of its own. Code from it is run, so it
+// must belong to this user: the name of torch's location is easy to guess, and another user who creates it first could
+// put anything there.
 void add_compile_caches(Environment& environment) {
   std::string folder;
   if (const char* given = std::getenv("TORCHINDUCTOR_CACHE_DIR"); given != nullptr) {
@@ -67,7 +68,7 @@ void add_sizes(Environment& environment, uint32_t world, uint32_t local_world, u
   environment.emplace_back("GROUP_WORLD_SIZE", std::to_string(groups));
 }
 
-// A node may take the place of another.
+// Whether a node may take the place of another.
 bool node_ranks_move(const JobSpec& spec) { return spec.spare_nodes > 0 || spec.elastic.has_value(); }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST(TorchrunEnv, compiled_code_has_one_place_on_a_node_unless_the_user_named_an
   struct stat made{};
   ASSERT_EQ(stat((folder + "/torchinductor_lab_ann").c_str(), &made), 0);
   EXPECT_EQ(made.st_mode & 0777, 0700U);
-  // Whoever knows the name may have made it first, for all to write to.
+  // Somebody who knows the name may have created it first, writable for all.
   ASSERT_EQ(chmod((folder + "/torchinductor_lab_ann").c_str(), 0777), 0);
   setenv("HOME", folder.c_str(), 1);
   env = as_map(job_environment(four_ranks(), false));

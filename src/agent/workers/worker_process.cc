@@ -32,7 +32,7 @@ StatusOr<std::shared_ptr<WorkerProcess>> WorkerProcess::create(brain::WorkerId i
 }
 
 void watch_life(std::shared_ptr<WorkerProcess> process, std::function<void()> on_death) {
-  // Detached: it sleeps in the mutex for the worker's whole life and holds the memory meanwhile.
+  // Detached: it waits for the mutex for the worker's whole life, and holds the memory meanwhile.
   std::thread([process = std::move(process), on_death = std::move(on_death)] {
     RobustMutex& alive = process->page().alive;
     const RobustMutex::LockResult locked = alive.lock();

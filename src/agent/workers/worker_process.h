@@ -17,7 +17,7 @@
 namespace keepstep::agent {
 
 struct WorkerProcess {
-  // Allocates the worker's memory and the socket pair. `child_socket` is the worker's end.
+  // Allocates the worker's memory and a socket pair. `child_socket` is the worker's end.
   static StatusOr<std::shared_ptr<WorkerProcess>> create(brain::WorkerId id, bool spare,
                                                          const rank::WorkerLayout& layout);
 
@@ -25,7 +25,7 @@ struct WorkerProcess {
 
   brain::WorkerId id = brain::kNoWorker;
   bool spare = false;
-  uint32_t functions = 0;  // recoverable functions that were over when it was started
+  uint32_t functions = 0;  // recoverable functions that were over when it started
   SharedMemory memory;
   rank::LogReader log;
   PacketSocket socket;
@@ -35,27 +35,28 @@ struct WorkerProcess {
   Fd child_stderr;
   pid_t pid = 0;
   Fd pidfd;               // until its end is confirmed
-  Fd kept;                // its memory for copies of other ranks' capsules, if it has some; it outlives the process
+  Fd kept;                // its memory for copies of other ranks' capsules, if any; outlives the process
   bool attached = false;  // its engine has been welcomed
   bool parked = false;
   bool recoverable = false;  // it entered a keepstep.recoverable function
-  std::string traceback;     // of an uncaught exception, if it told
+  std::string traceback;     // of an uncaught exception, if it reported one
   std::string unfit;         // what its health check found, if it failed
 };
 
-// Waits in a thread of its own until `process` loses its life mutex, and then calls `on_death` from that thread: a
-// fraction of a millisecond after the kernel began to end it. Not called at a clean end. Call once, after the worker
-// attached (it then holds the mutex).
+// Waits in its own thread until `process` loses its life mutex, then calls `on_death` from that thread: a fraction of a
+// millisecond after the kernel began to end the process. Not called after a clean exit. Call it once, after the worker
+// attached (it holds the mutex from then on).
 void watch_life(std::shared_ptr<WorkerProcess> process, std::function<void()> on_death);
 
-// SIGKILL, if it still runs.
+// Sends SIGKILL if the process still runs.
 void kill_process(const WorkerProcess& process);
 
 struct ExitStatus {
   int signal = 0;
   int exit_code = 0;
 };
-// Reaps the process if it has ended; nullopt if not yet, or not yet ours to reap (its intermediate parent still runs).
+// Reaps the process if it has ended. std::nullopt if it has not, or is not ours to reap yet (its intermediate parent
+// still runs).
 std::optional<ExitStatus> try_reap(const WorkerProcess& process);
 
 }  // namespace keepstep::agent

@@ -98,7 +98,7 @@ std::optional<CopyPlacement> place_copies(const std::vector<Seat>& seats, uint32
     return std::nullopt;
   };
   if (copies == 0) {
-    return refuse("copies=0 protects nothing: 1 is the copy on a rank's own node, 2 one on another node besides");
+    return refuse("copies=0 protects nothing: use 1 for a copy on the rank's own node, 2 for one more on another node");
   }
   const std::optional<std::vector<DomainSeats>> domains = seats_by_domain(seats, why);
   if (!domains.has_value()) {

@@ -169,7 +169,7 @@ TEST(CopyPlacement, says_why_it_cannot_be_and_what_can) {
   EXPECT_EQ(refusal(even_topology(1, 4), 2),
             "copies=2 needs 2 nodes that do not fail together; the job has 1 node: copies=1 is possible");
   EXPECT_EQ(refusal(even_topology(2, 4), 0),
-            "copies=0 protects nothing: 1 is the copy on a rank's own node, 2 one on another node besides");
+            "copies=0 protects nothing: use 1 for a copy on the rank's own node, 2 for one more on another node");
   EXPECT_EQ(refusal({}, 2), "there is no rank to protect");
   EXPECT_EQ(refusal({{7, 1}, {8, 2}, {7, 2}}, 2),
             "node 7 is in failure domain 1 and, by its rank 2, in 2: a node has one");

@@ -331,8 +331,8 @@ void FailureDetector::find_stuck_together(const std::vector<const RankProgress*>
     Suspicion suspicion = suspect(*rank, track, waited, limit, waiting);
     suspicion.because = "all ranks have waited for each other for " + seconds(waited) + ", " + seconds(limit) +
                         " is the limit; " +
-                        (all_alike ? "nothing tells them apart, so one is replaced, " + place_text(*rank)
-                                   : "this one came least far, " + place_text(*rank)) +
+                        (all_alike ? "nothing distinguishes them, so one is replaced: " + place_text(*rank)
+                                   : "the one that is furthest behind is replaced: " + place_text(*rank)) +
                         ", waiting for " + wait_text(*rank);
     found.push_back(std::move(suspicion));
   }

@@ -318,7 +318,7 @@ ElasticDecision ElasticPolicy::on_leaving(const ElasticView& view, const Sizes& 
   waits_until_ = view.leave_by;
   return stay(view, lost_text(view) + ": without them " + std::to_string(sizes.hold) + " would go on, and " +
                         std::to_string(smallest_allowed(1)) +
-                        " is the smallest size; who leaves stays until newcomers are ready, or its deadline");
+                        " is the smallest size; leaving ranks stay until newcomers are ready, or until their deadline");
 }
 
 ElasticDecision ElasticPolicy::on_missing(const ElasticView& view, const Sizes& sizes, Time now) {

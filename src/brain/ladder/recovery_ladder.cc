@@ -98,9 +98,9 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
   const OutlivedFailure* const failure = note_failure(fault);
   if (fault.after_commit && failure != nullptr && failure->steps > config_.skipped_failures) {
     return LadderDecision{Rung::kEnd,
-                          failure->what + "; and so it did after " + std::to_string(failure->steps - 1) +
-                              " other commits, the last of them that of step " + std::to_string(failure->last_step) +
-                              ": a redo begins after the commit and leaves out what failed",
+                          failure->what + "; it also failed after " + std::to_string(failure->steps - 1) +
+                              " other commits, most recently that of step " + std::to_string(failure->last_step) +
+                              ": a redo resumes after the commit and skips the code that failed",
                           fault.exit_code, failure->traceback};
   }
   AtStep& at = at_step_[fault.step + (fault.after_commit ? 1 : 0)];  // the step that does not get done
@@ -120,7 +120,7 @@ LadderDecision RecoveryLadder::on_exception(const Fault& fault) {
         fault.exit_code, in_a_row_.first_traceback};
   }
   if (at.exceptions <= config_.redos_per_step) {
-    const char* const hope = fault.after_commit ? ": training goes on behind it" : ": one redo may mend it";
+    const char* const hope = fault.after_commit ? ": training continues after it" : ": a redo may fix it";
     return LadderDecision{Rung::kRedo, fault.what + hope, 0, ""};
   }
   const std::string redos = config_.redos_per_step == 1 ? "a redo" : std::to_string(config_.redos_per_step) + " redos";
@@ -137,8 +137,8 @@ LadderDecision RecoveryLadder::on_link(const Fault& fault) {
   const std::string allowed = std::to_string(config_.links_per_step);
   if (links <= config_.links_per_step) {
     return LadderDecision{
-        Rung::kRedo,
-        fault.what + ": connecting anew, redo " + std::to_string(links) + " of " + allowed + " at this step", 0, ""};
+        Rung::kRedo, fault.what + ": reconnecting, redo " + std::to_string(links) + " of " + allowed + " at this step",
+        0, ""};
   }
   const std::string because = fault.what + ": broken connection " + std::to_string(links) + " at step " +
                               std::to_string(fault.step) + ", " + allowed +
@@ -157,7 +157,8 @@ LadderDecision RecoveryLadder::on_digests(const Fault& fault) {
   const int times = ++at_step_[fault.step].digests;
   const std::string allowed = std::to_string(config_.replacements_per_step);
   if (times <= config_.replacements_per_step) {
-    return LadderDecision{Rung::kRedo, fault.what + ": the sealed words tell whose is the odd one", 0, ""};
+    return LadderDecision{Rung::kRedo, fault.what + ": comparing the sealed digests will show which rank differs", 0,
+                          ""};
   }
   // Not with the state: if votes keep differing, nobody can tell whose memory to trust.
   return restart_or_end(fault,

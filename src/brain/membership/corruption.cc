@@ -59,7 +59,7 @@ std::optional<Corruption::Dismissed> Corruption::judge_by_redo(const Progress& e
   if (odd.size() == found.said.size()) {
     note(found, {},
          "the redo of step " + std::to_string(found.step) + " gave " + redo +
-             ", which nobody had in the first try: " + found.text + "; are all operations deterministic?");
+             ", which no rank had on the first try: " + found.text + "; are all operations deterministic?");
     return std::nullopt;
   }
   const std::string because = found.text + "; the redo gave " + redo + ", so " + rank_text(odd.front().rank) +

@@ -23,7 +23,7 @@ class Corruption {
     std::string because = "";
     std::vector<RankDigest> odd = {};
   };
-  // The verdict over the sealed words is already a redo; this decides who takes part.
+  // The verdict over the sealed words is already a redo; this decides which ranks take part.
   Judgement judge(const std::vector<SealedWord>& words);
   // Two differed and the redo went well: the one whose first digest the redo produced again was right. The others are
   // retired and fenced. Returns the lowest of them that was alive, if any, and why.

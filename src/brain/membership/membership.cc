@@ -190,17 +190,17 @@ void Membership::on(const Saved& event) {
   const std::optional<Version> again = job_.holdings.begun_below(event.version, event.generation);
   if (job_.ever_formed && again) {
     job_.journal("orphan_save",
-                 "step " + std::to_string(event.version) + " was saved after the job had begun again from step " +
-                     std::to_string(*again) + ": it does not count",
+                 "step " + std::to_string(event.version) + " was saved after the job had restarted from step " +
+                     std::to_string(*again) + ": it is ignored",
                  {{"version", static_cast<int64_t>(event.version)}});
     return;
   }
   if (job_.phase == Phase::kGathering && job_.cause == Cause::kRestart && job_.round.members().empty()) {
-    job_.journal("orphan_save",
-                 "step " + std::to_string(event.version) +
-                     " was saved though the ranks that it is of are gone: the job goes on from there",
-                 {{"version", static_cast<int64_t>(event.version)},
-                  {"regained_steps", static_cast<int64_t>(event.version - job_.version)}});
+    job_.journal(
+        "orphan_save",
+        "step " + std::to_string(event.version) + " was saved although its ranks are gone: the job continues from it",
+        {{"version", static_cast<int64_t>(event.version)},
+         {"regained_steps", static_cast<int64_t>(event.version - job_.version)}});
     job_.version = event.version;
     job_.progress = event.version;
   }
@@ -254,7 +254,7 @@ void Membership::on(const PolicyChanged& event) {
   }
 }
 
-void Membership::on(const MostUseful& event) {
+void Membership::on(const UsefulWorlds& event) {
   const std::optional<std::string> impossible = sizing_ ? sizing_->limit(event) : std::nullopt;
   if (impossible) {
     phases_.end(1, *impossible, "");
@@ -282,7 +282,7 @@ void Membership::consider_size() {
       break;
     case What::kResize:
       phases_.resize();
-      take_found();  // whoever gets a place afterwards belongs to the resulting world
+      take_found();  // workers that get a rank afterwards belong to the resulting world
       replacement_.reassign_lost_nodes();
       phases_.gather();
       break;

@@ -79,7 +79,7 @@ class Membership {
   void on(const NodeLeaves& event);
   void on(const ScaleRequested& event);
   void on(const PolicyChanged& event);
-  void on(const MostUseful& event);
+  void on(const UsefulWorlds& event);
   void on(const Saved& event);
   void on(const Tick& event);
 

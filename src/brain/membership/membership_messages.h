@@ -147,7 +147,7 @@ struct PolicyChanged {
   ElasticConfig config;
 };
 // The job's batches feed no more ranks than this and, if they must be shared evenly, only these numbers of ranks.
-struct MostUseful {
+struct UsefulWorlds {
   uint32_t ranks = 0;
   std::vector<uint32_t> sizes = {};  // ranks, ascending; empty: any number
 };
@@ -161,7 +161,7 @@ struct Tick {};
 
 using Event = std::variant<NodeJoined, NodeLost, WorkerParked, WorkerRecoverable, WorkerDied, WorkerHung, WorkerExited,
                            WorkerFaulted, Sealed, Ready, Formed, Progress, WorkerFinished, StopRequested, WorkerPaused,
-                           NodeLeaves, ScaleRequested, PolicyChanged, MostUseful, Saved, Tick>;
+                           NodeLeaves, ScaleRequested, PolicyChanged, UsefulWorlds, Saved, Tick>;
 
 // ---- effects: what the shell must do ------------------------------------------------------------------------------
 

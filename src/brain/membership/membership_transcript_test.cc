@@ -203,7 +203,7 @@ class Scene {
     if (line.verb == "saved") return {Saved{line.number("version"), identity(line).generation}};
     if (line.verb == "useful") {
       const auto sizes = numbers(line.text("sizes"));
-      return {MostUseful{static_cast<uint32_t>(line.number("ranks")), {sizes.begin(), sizes.end()}}};
+      return {UsefulWorlds{static_cast<uint32_t>(line.number("ranks")), {sizes.begin(), sizes.end()}}};
     }
     if (line.verb == "stop") return {StopRequested{static_cast<int>(line.number("exit_code")), line.text("because")}};
     std::vector<Event> events;

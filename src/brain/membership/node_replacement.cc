@@ -84,10 +84,10 @@ void NodeReplacement::vacate() {
     }
   }
   if (!others_have_all || !others_hold_state) {
-    job_.journal(
-        "node_kept",
-        "other nodes do not have all that node " + std::to_string(node) + " has right now; it goes at its next fault",
-        {{"bad_node", int64_t{node}}});
+    job_.journal("node_kept",
+                 "the other nodes do not yet hold all of the state of node " + std::to_string(node) +
+                     "; it is replaced at its next fault",
+                 {{"bad_node", int64_t{node}}});
     return;
   }
   for (const auto& [id, worker] : job_.roster.all()) {
@@ -160,8 +160,8 @@ void NodeReplacement::tell_of_waiting(NodeId lost) {
            loss_ + (job_.config.elastic
                         ? ", and no other node is ready" + come +
                               seconds_text(job_.config.elastic->faulty_scale_down_timeout) +
-                              " for a node (faultyScaleDownTimeoutInSeconds), then the job goes on without them; where "
-                              "it may not be so small, it ends after " +
+                              " for a node (faultyScaleDownTimeoutInSeconds), then the job continues without them; if "
+                              "that is below its minimum size, it ends after " +
                               ends + " more (--node-timeout)"
                         : ", and no spare node waits (--spare-nodes)" + come + ends +
                               " for a node (--node-timeout), then the job ends"),

@@ -33,7 +33,7 @@ class NodeReplacement {
   void cancel_vacating() { leaving_.reset(); }
   void cancel_vacating(NodeId node);  // it is lost and has nothing left to vacate
 
-  // ---- who takes the ranks ----
+  // ---- which node takes the ranks ----
   // The ranks of each lost node move together to a node that has none.
   void reassign_lost_nodes();
   // Reports that ranks have no place. Nothing else happens until they do: anyone who looks at the job must see what it

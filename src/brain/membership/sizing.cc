@@ -150,14 +150,14 @@ bool Sizing::configure(const PolicyChanged& event) {
   return true;
 }
 
-std::optional<std::string> Sizing::limit(const MostUseful& event) {
+std::optional<std::string> Sizing::limit(const UsefulWorlds& event) {
   if (useful_ranks_ == event.ranks && even_sizes_ == event.sizes) {
     return std::nullopt;
   }
   useful_ranks_ = event.ranks;
   even_sizes_ = event.sizes;
   job_.journal(
-      "most_useful",
+      "useful_worlds",
       event.sizes.empty() ? "a step has so many micro-batches, and each rank needs one"
                           : "each rank needs as many of a step's micro-batches as the others",
       {{"ranks", int64_t{event.ranks}}, {"sizes", std::vector<int64_t>(event.sizes.begin(), event.sizes.end())}});
@@ -239,8 +239,7 @@ Sizing::Next Sizing::next() {
   const Time margin = job_.config.elastic->graceful_shutdown_timeout / 5;
   // If only leavers have some shards, so that this was not possible, they hand them over at the end of a step.
   if (!plain && view.leave_by && job_.now + margin >= *view.leave_by && !(job_.holdings.sharded() && was_postponed_)) {
-    return {What::kSeal,
-            "the step is interrupted in its middle, because time is up for who leaves: " + wanted_->because};
+    return {What::kSeal, "the step is interrupted because the leaving ranks are out of time: " + wanted_->because};
   }
   if (!std::exchange(pausing_, true)) {
     stay_ = who_would_stay();
@@ -248,7 +247,7 @@ Sizing::Next Sizing::next() {
   }
   if (!plain && job_.round.paused() > 0 && job_.now - paused_at_ >= job_.config.start_timeout) {
     return {What::kSeal,
-            "ranks that do not come to the end of their step hold up a change of size: " + wanted_->because};
+            "some ranks do not reach the end of their step, and a resize waits for them: " + wanted_->because};
   }
   return {};
 }

@@ -26,7 +26,7 @@ class Sizing {
   bool scale(const ScaleRequested& event);
   bool configure(const PolicyChanged& event);
   // Why the job must end: none of its allowed sizes can be fed. std::nullopt: it continues.
-  std::optional<std::string> limit(const MostUseful& event);
+  std::optional<std::string> limit(const UsefulWorlds& event);
   // A node was told to leave. True: it has ranks, so the size must be reconsidered.
   bool leave(const NodeLeaves& event);
   // The view is stale: something happened.
@@ -110,7 +110,7 @@ class Sizing {
   uint32_t formed_replicas_ = 0;           // of the last generation that formed
   std::map<NodeId, int> growth_failures_;  // since a generation formed with ranks on that node
   uint32_t useful_ranks_ = 0;              // 0: not known
-  std::vector<uint32_t> even_sizes_;       // see MostUseful::sizes
+  std::vector<uint32_t> even_sizes_;       // see UsefulWorlds::sizes
   std::string stays_because_;              // the last one journalled, and when
   Time stays_said_at_{-std::chrono::hours(1)};
 };

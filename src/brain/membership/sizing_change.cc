@@ -20,7 +20,7 @@ std::optional<Fault> Sizing::resize() {
   uint32_t size = policy_.largest_allowed(std::min(wanted.replicas, possible));
   if (size < wanted.replicas && size <= replicas()) {
     // Less than was decided, and no growth: whether and why to continue with less is another decision.
-    job_.journal("resize_dropped", "fewer are left than it was decided for: " + wanted.because,
+    job_.journal("resize_dropped", "fewer replicas are left than this resize needs: " + wanted.because,
                  {{"possible", int64_t{possible}}});
     ask_policy(view_of(all));
     if (!wanted_) {

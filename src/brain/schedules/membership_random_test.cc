@@ -18,10 +18,10 @@ constexpr int64_t kMs = 1000;
 constexpr int64_t kDeadline = 120'000 * kMs;
 
 std::string type_name(size_t index, bool event) {
-  static const char* const events[] = {"NodeJoined", "NodeLost", "Parked", "Recoverable", "Died",   "Hung",
-                                       "Exited",     "Faulted",  "Sealed", "Ready",       "Formed", "Progress",
-                                       "Finished",   "Stop",     "Paused", "NodeLeaves",  "Scale",  "Policy",
-                                       "MostUseful", "Saved",    "Tick"};
+  static const char* const events[] = {"NodeJoined",   "NodeLost", "Parked", "Recoverable", "Died",   "Hung",
+                                       "Exited",       "Faulted",  "Sealed", "Ready",       "Formed", "Progress",
+                                       "Finished",     "Stop",     "Paused", "NodeLeaves",  "Scale",  "Policy",
+                                       "UsefulWorlds", "Saved",    "Tick"};
   static const char* const effects[] = {"Spawn", "Seal",        "Decide",  "Prepare", "Activate", "Kill",
                                         "Pause", "ReleaseNode", "Release", "EndJob",  "Journal"};
   return event ? events[index] : effects[index];

@@ -91,7 +91,7 @@ class Unpickler {
   static constexpr uint32_t kMarker = UINT32_MAX;
 
   Status bad(std::string_view why) const {
-    return absl::InvalidArgumentError(absl::StrFormat("no pickle that is read here, at byte %d: %s", start_, why));
+    return absl::InvalidArgumentError(absl::StrFormat("not a pickle that keepstep reads, at byte %d: %s", start_, why));
   }
 
   Status number(size_t width, uint64_t& out) {

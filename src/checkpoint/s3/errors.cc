@@ -146,7 +146,7 @@ Status status_of(const S3Failure& failure, std::string_view what, const S3Locati
   }
   if (failure.code == "SignatureDoesNotMatch") {
     return absl::PermissionDeniedError(
-        absl::StrFormat("%sthe secret key from %s is not that of its access key, or the region '%s' is another%s", text,
+        absl::StrFormat("%sthe secret key from %s does not match its access key, or the region '%s' is wrong%s", text,
                         signer, location.region, said));
   }
   if (is_expired(failure)) {

@@ -133,13 +133,13 @@ Status failure_of(CURLcode code, const char* detail, const Exchange& exchange) {
   const std::string_view host = host_of(exchange.request.url);
   const std::string why = detail[0] != '\0' ? detail : curl_easy_strerror(code);
   if (exchange.interrupted) {
-    return absl::CancelledError(absl::StrFormat("the work with %s was called off", host));
+    return absl::CancelledError(absl::StrFormat("the request to %s was cancelled", host));
   }
   if (exchange.body_too_large) {
-    return absl::OutOfRangeError(absl::StrFormat("the answer of %s is longer than it may be", host));
+    return absl::OutOfRangeError(absl::StrFormat("the response of %s is larger than allowed", host));
   }
   if (exchange.headers_too_large) {
-    return absl::DataLossError(absl::StrFormat("the headers of an answer of %s have no end", host));
+    return absl::DataLossError(absl::StrFormat("the headers of a response of %s do not end", host));
   }
   if (exchange.stalled) {
     return absl::UnavailableError(
@@ -264,7 +264,7 @@ HttpClient::~HttpClient() = default;
 
 StatusOr<HttpAnswer> HttpClient::send(const HttpRequest& request) {
   if (interrupted_) {
-    return absl::CancelledError(absl::StrFormat("the work with %s was called off", host_of(request.url)));
+    return absl::CancelledError(absl::StrFormat("the request to %s was cancelled", host_of(request.url)));
   }
   std::unique_ptr<Handle> handle = take();
   StatusOr<HttpAnswer> answer = handle->send(request, interrupted_);

@@ -58,7 +58,7 @@ TEST(RetriesTest, what_a_server_asks_for_is_the_least_and_must_fit_into_the_time
   EXPECT_GE(retries.failed(milliseconds(0), milliseconds(3'000)).pause, milliseconds(3'000));
   const auto late = retries.failed(milliseconds(8'000), milliseconds(3'000));
   EXPECT_FALSE(late.again);
-  EXPECT_THAT(late.because, HasSubstr("the server wants 3000 ms of peace"));
+  EXPECT_THAT(late.because, HasSubstr("the server asks for a pause of 3000 ms"));
 }
 
 TEST(RetriesTest, the_budget_is_shared_and_comes_back_with_success) {

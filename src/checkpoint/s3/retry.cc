@@ -38,8 +38,8 @@ Retries::Decision Retries::failed(milliseconds elapsed, std::optional<millisecon
   }
   if (elapsed + pause > limits_.give_up_after) {
     return {.because = retry_after.has_value()
-                           ? absl::StrFormat("tried %d times in %d ms, and the server wants %d ms of peace", tries_,
-                                             elapsed.count(), retry_after->count())
+                           ? absl::StrFormat("tried %d times in %d ms, and the server asks for a pause of %d ms",
+                                             tries_, elapsed.count(), retry_after->count())
                            : absl::StrFormat("tried %d times in %d ms", tries_, elapsed.count())};
   }
   if (!budget_.take()) {

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Keys, and nothing else from the environment of whoever runs this.
+// Keys, and nothing else from the environment of the test.
 const char* test_environment(const char* name) {
   const std::string_view asked = name;
   return asked == "AWS_ACCESS_KEY_ID" ? "key" : asked == "AWS_SECRET_ACCESS_KEY" ? "secret" : nullptr;
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "the credentials from the environment have no right to (it answered 403 AccessDenied: said so"},
         Refusal{"key", s3_error(403, "InvalidAccessKeyId"), absl::StatusCode::kPermissionDenied, "does not know"},
         Refusal{"secret", s3_error(403, "SignatureDoesNotMatch"), absl::StatusCode::kPermissionDenied,
-                "is not that of its access key"},
+                "does not match its access key"},
         Refusal{"bucket", s3_error(404, "NoSuchBucket"), absl::StatusCode::kFailedPrecondition, "no such bucket; make"},
         Refusal{"object", s3_error(404, "NoSuchKey"), absl::StatusCode::kNotFound,
                 "there is no 'a' in s3://bucket/run"},
@@ -142,7 +142,7 @@ TEST(S3FaultsTest, a_server_that_wants_peace_for_longer_than_there_is_time_is_le
   FaultServer server(in_order({s3_error(503, "SlowDown", "", {{"retry-after", "3600"}})}));
   const Status read = open_at(server)->read_all("a", 100).status();
   EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(text_of(read), HasSubstr("wants 3600000 ms of peace"));
+  EXPECT_THAT(text_of(read), HasSubstr("asks for a pause of 3600000 ms"));
   EXPECT_EQ(server.requests().size(), 1u);
 }
 

@@ -88,7 +88,7 @@ StatusOr<std::unique_ptr<S3Store>> S3Store::open(const S3Url& url, const StoreOp
   const bool open_allowed = first_of({url.http, value_of(environment, "KEEPSTEP_S3_HTTP")}) == "allow";
   if (location.endpoint.starts_with("http://") && !open_allowed && !is_loopback(host_of(location.endpoint))) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("'%s' is plain HTTP: whoever is on the way reads checkpoints and can change them. Use https:// "
+        absl::StrFormat("'%s' is plain HTTP: anyone on the way can read and change checkpoints. Use https:// "
                         "(ca_file= for a certificate of your own); on an isolated network write http=allow behind the "
                         "place, or set KEEPSTEP_S3_HTTP=allow",
                         location.endpoint));

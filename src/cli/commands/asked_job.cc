@@ -55,7 +55,7 @@ AskedJob asked_job(const std::string& word, const KeyOptions& key, const Environ
   job.mistakes.insert(job.mistakes.end(), given.mistakes.begin(), given.mistakes.end());
   if (!job.token && given.mistakes.empty()) {
     job.mistakes.emplace_back(
-        "no job token: a job at HOST:PORT takes commands from those that have it. Give the token that its launchers "
+        "no job token: a job at HOST:PORT accepts commands only with its token. Pass the token that its launchers "
         "got, "
         "by --token-file FILE or KEEPSTEP_TOKEN");
   }

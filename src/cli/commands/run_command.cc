@@ -176,7 +176,7 @@ StatusOr<JobToken> token_of(const agent::JobSpec& spec, const sigset_t& signals,
 
 int exit_with(const agent::JobSpec& spec, const agent::JobEnd& end) {
   if (const size_t first = end.message.find('\n'); end.exit_code == 0 && first != std::string::npos) {
-    print_line(stderr, "keepstep: the job ended well, but it went on after failures:" + end.message.substr(first));
+    print_line(stderr, "keepstep: the job succeeded, but it continued after failures:" + end.message.substr(first));
   }
   if (end.exit_code != 0) {
     if (!end.traceback.empty()) {

@@ -23,7 +23,7 @@ GivenToken given_token(const std::optional<GivenValue>& file, const Environ& env
     struct stat info{};
     if (stat(file->value.c_str(), &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)) != 0) {
       given.mistakes.push_back(absl::StrFormat(
-          "%s is '%s', which other users of this machine can read: whoever has the token can join the job, or end it; "
+          "%s is '%s', which other users of this machine can read: with the token anyone can join the job or end it; "
           "chmod 600 '%s', and make a new token if somebody may have seen it",
           file->where, file->value, file->value));
       return given;

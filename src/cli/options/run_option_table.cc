@@ -72,21 +72,23 @@ std::vector<RunOption> elastic_options() {
       {group, "replica-discrete-values", 0, "N,...", "The sizes that the job may have (replicaDiscreteValues).",
        "all of --replica-increment-step", "between --min-replicas and --max-replicas; not with steps"},
       {group, "scaling-timeout", 0, "SECONDS",
-       "So long must nodes have been there without a break before the job grows onto them (scalingTimeoutInSeconds).",
+       "How long nodes must have been present without a break before the job grows onto them "
+       "(scalingTimeoutInSeconds).",
        text(standard.scaling_timeout), seconds},
       {group, "graceful-shutdown-timeout", 0, "SECONDS",
-       "What a node gets that is told to leave (SIGTERM): the step ends, its state moves on, the job goes on with its "
-       "next step. Then it ends all the same, as a lost one (gracefulShutdownTimeoutInSeconds).",
+       "How long a node may take to leave after SIGTERM: it ends its step and hands over its state, and the job goes "
+       "on with its "
+       "next step. After that it ends anyway, as a lost node (gracefulShutdownTimeoutInSeconds).",
        text(standard.graceful_shutdown_timeout), seconds},
       {group, "faulty-scale-down-timeout", 0, "SECONDS",
        "How long the job waits for the replacement of a lost node before it goes on with fewer "
        "(faultyScaleDownTimeoutInSeconds).",
        text(standard.faulty_scale_down_timeout), seconds},
       {group, "scale-up-snooze-time", 0, "SECONDS",
-       "No growth for so long after nodes left or were lost (scaleUpSnoozeTimeInSeconds).",
+       "How long after nodes left or were lost the job does not grow (scaleUpSnoozeTimeInSeconds).",
        text(standard.scale_up_snooze), seconds},
       {group, "min-change-interval", 0, "SECONDS",
-       "From any change of size to one that nobody forced (minChangeIntervalInSeconds).",
+       "The shortest time between a change of size and the next voluntary one (minChangeIntervalInSeconds).",
        text(standard.min_between_changes), seconds},
       {group, "elastic-backoff", 0, "FACTOR",
        "What --min-change-interval is multiplied by each time such a change comes soon after the one before "
@@ -157,8 +159,8 @@ std::vector<RunOption> recovery_options() {
        "of those that hold it, else from the first step. (torchrun's default is 0.)",
        "3", "0 or more", true},
       {group, "node-faults", 0, "N",
-       "A node on which so many processes of ranks died (or were caught with flipped bits) within --fault-window gets "
-       "no ranks any more: they move to a spare node (--spare-nodes). Without one, and on the node of rank 0, "
+       "A node on which this many rank processes died (or were caught with flipped bits) within --fault-window gets "
+       "no more ranks: they move to a spare node (--spare-nodes). Without one, and on the node of rank 0, "
        "processes "
        "are replaced there as before. 0: nodes are replaced only when they are lost.",
        "3", absl::StrFormat("0 to %d", kMaxNodeFaults)},
@@ -199,11 +201,11 @@ std::vector<RunOption> recovery_options() {
        absl::StrFormat("above 0, at most %g", kMaxSeconds)},
       {group, "clock-limit", 0, "SECONDS|off",
        "How far the wall clock of a node may be from that of node 0. It is compared when a node comes and every "
-       "--health-interval; node 0 says which one is further off, and by how much.",
+       "--health-interval; node 0 reports which clock is further off, and by how much.",
        "1", absl::StrFormat("off, or seconds above 0 and at most %g; the same on all nodes", kMaxSeconds)},
       {group, "clocks-apart", 0, "warn|refuse",
-       "What a node meets whose clock is beyond --clock-limit when it comes: a warning, or no part in the job.", "warn",
-       "warn or refuse; the same on all nodes"},
+       "What happens when a node joins whose clock is off by more than --clock-limit: a warning, or it is refused.",
+       "warn", "warn or refuse; the same on all nodes"},
       {group, "on-notice", 0, "stop|requeue",
        "After SIGUSR1 (under Slurm also SIGTERM) the ranks finish their step, what the script gave to "
        "run.on(\"notice\", ...) is called, and the job ends with exit code 75. requeue: then `scontrol requeue` is "
@@ -270,8 +272,8 @@ std::vector<RunOption> address_options() {
 }
 
 std::vector<RunOption> torchrun_options() {
-  const std::string group = "Options of torchrun that are taken and change nothing";
-  const std::string no = "Not in this version: an error that says what to do";
+  const std::string group = "Options of torchrun that are accepted and have no effect";
+  const std::string no = "Not supported: an error says what to do instead";
   const auto taken = [&](const char* name, const char* value, const char* why) {
     return RunOption{group, name, 0, value, "", "", why, true, false, Support::kNoEffect};
   };

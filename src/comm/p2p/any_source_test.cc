@@ -1,4 +1,4 @@
-// Receives that take a message from whoever sends first.
+// Receives that accept the first message from any sender.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -424,7 +424,7 @@ bool ReceiveChannel::read_bytes(const std::atomic<uint32_t>& interrupted) {
     }
     from_ring(position, match.receive.data + got_, n);
     if (interrupted.load(kSeqCst) != 0) {
-      return true;  // the sender may already use its arena anew: what we copied may be torn
+      return true;  // the sender may already be reusing its arena: what we copied may be torn
     }
     read.store(position + n, kSeqCst);
     got_ += n;

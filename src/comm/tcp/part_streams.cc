@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kShortestPauseNs = 1'000'000;
 constexpr int64_t kLongestPauseNs = 100'000'000;
 constexpr int64_t kLookForSilenceNs = 1'000'000'000;
-constexpr int64_t kAwayNs = 1'000'000'000;  // longer than whoever waits for a connection sleeps
+constexpr int64_t kAwayNs = 1'000'000'000;  // longer than a process that waits for a connection sleeps
 constexpr int64_t kHeldNs = 1'000'000'000;  // a connection that was open for this long was not broken off at once
 
 }  // namespace

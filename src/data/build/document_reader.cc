@@ -50,7 +50,7 @@ StatusOr<Value> named(const std::array<std::pair<const char*, Value>, kCount>& a
     }
     known += (known.empty() ? "" : ", ") + std::string(each);
   }
-  return absl::InvalidArgumentError(absl::StrFormat("'%s' is no %s; there are %s", name, what, known));
+  return absl::InvalidArgumentError(absl::StrFormat("'%s' is not a %s; known are %s", name, what, known));
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ Status MappedFile::check() const {
   const std::string now = there ? absl::StrFormat("it has %d bytes now", info.st_size) : "it is not there any more";
   return absl::DataLossError(
       absl::StrFormat("'%s' had %d bytes when it was opened and could not be read to its end since (%s): was it "
-                      "truncated or written anew, or does its disk fail? Do not change a corpus while a job reads it",
+                      "truncated or rewritten, or is its disk failing? Do not change a corpus while a job reads it",
                       path_, size_, now));
 }
 

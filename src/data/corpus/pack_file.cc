@@ -67,7 +67,7 @@ StatusOr<PackHeader> PackHeader::parse(std::span<const std::byte> file, const st
   Raw raw;
   if (file.size() < sizeof(raw)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' has %d bytes; a plan of packing begins with %d. Delete it: it is made anew", name, file.size(), kBytes));
+        "'%s' has %d bytes; a packing plan begins with %d. Delete it: it is made again", name, file.size(), kBytes));
   }
   std::memcpy(&raw, file.data(), sizeof(raw));
   if (std::memcmp(raw.magic, kMagic, sizeof(kMagic)) != 0) {
@@ -75,13 +75,13 @@ StatusOr<PackHeader> PackHeader::parse(std::span<const std::byte> file, const st
   }
   if (raw.version != kVersion) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' has version %d; this keepstep reads %d. Delete it: it is made anew", name, raw.version, kVersion));
+        "'%s' has version %d; this keepstep reads %d. Delete it: it is made again", name, raw.version, kVersion));
   }
   const uint64_t room = file.size() - sizeof(raw);  // bounds both numbers before they are used in arithmetic
   if (raw.checksum != checksum_of(raw) || raw.rows >= room / 8 || raw.pieces > room / 12 ||
       8 * (raw.rows + 1) + 12 * raw.pieces != room || raw.capacity < 2 || raw.capacity > kMaxPackCapacity) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' is damaged: %d bytes, and its header says %d rows and %d pieces. Delete it: it is made anew", name,
+        "'%s' is damaged: %d bytes, and its header says %d rows and %d pieces. Delete it: it is made again", name,
         file.size(), raw.rows, raw.pieces));
   }
   return PackHeader{raw.key, raw.capacity, raw.rows, raw.pieces, raw.tokens, raw.cut, raw.skipped};
@@ -91,7 +91,7 @@ Status read_row(std::span<const std::byte> file, const std::string& name, const 
                 uint64_t row, std::vector<PackPiece>& pieces) {
   const auto damaged = [&] {
     return absl::DataLossError(absl::StrFormat(
-        "'%s' is damaged or changed since it was opened: row %d is none. Delete it: it is made anew", name, row));
+        "'%s' is damaged or changed since it was opened: row %d is none. Delete it: it is made again", name, row));
   };
   const auto first = number_at<uint64_t>(file, PackHeader::kBytes + 8 * row);
   const auto end = number_at<uint64_t>(file, PackHeader::kBytes + 8 * (row + 1));
@@ -146,7 +146,7 @@ StatusOr<PackFile> PackFile::open(const std::string& path, uint64_t key) {
   KEEPSTEP_RETURN_IF_ERROR(opened.file_.check());
   if (opened.header_.key != key) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("'%s' was made from something else (key %016x, not %016x). Delete it: it is made anew", path,
+        absl::StrFormat("'%s' was made from something else (key %016x, not %016x). Delete it: it is made again", path,
                         opened.header_.key, key));
   }
   return opened;

@@ -73,7 +73,7 @@ StatusOr<std::optional<TokenCorpus>> open_loss(const TokenCorpus& corpus) {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' has %d tokens (%s), %d sequences, %d documents; for the loss mask of '%s' it must have "
                         "%d (uint8), %d and "
-                        "%d. Build both anew",
+                        "%d. Rebuild both",
                         prefix, theirs.tokens(), name_of(theirs.type()), theirs.sequences(), theirs.documents(),
                         corpus.prefix(), ours.tokens(), ours.sequences(), ours.documents()));
   }

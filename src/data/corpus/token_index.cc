@@ -55,7 +55,7 @@ StatusOr<TokenType> token_type(uint8_t code) {
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrFormat("tokens of type number %d, which is no type of whole numbers (%s)", code, kNames));
+      absl::StrFormat("tokens have type number %d, which is not an integer type (%s)", code, kNames));
 }
 
 StatusOr<TokenType> token_type(const std::string& name) {

@@ -100,7 +100,7 @@ Status RingWriter::no_room(uint64_t bytes) const {
   const RingControl& control = memory_->control();
   if (bytes > memory_->data_bytes() - kRingErrorBytes) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("batch %d takes %d bytes of shared memory, and limit_bytes=%d is all there may be: raise the "
+        absl::StrFormat("batch %d takes %d bytes of shared memory, and limit_bytes=%d is the limit: raise the "
                         "limit, or make smaller batches",
                         head(), bytes, control.limit_bytes));
   }

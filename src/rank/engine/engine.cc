@@ -179,7 +179,7 @@ StatusOr<brain::NextStep> Engine::next(brain::Step until) {
         brain_.step()));
   }
   if (brain_.phase() == brain::RankPhase::kFinished || (!brain_.formed() && !interrupted())) {
-    return absl::FailedPreconditionError("a loop over steps goes on that this rank has left for good");
+    return absl::FailedPreconditionError("this rank has left the loop over steps for good, but the loop went on");
   }
   const brain::NextStep next = tell(&brain::RankBrain::next, until, interrupted());
   if (next == brain::NextStep::kLeave) {

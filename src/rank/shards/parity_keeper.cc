@@ -175,8 +175,8 @@ Status ParityGiver::give(state::ShardVault& vault, brain::Version version) {
   }
   if (!to.empty()) {
     return absl::DataLossError(
-        absl::StrFormat("what parity is made of at version %d arrived broken at rank %d, %d times", version,
-                        keepers_[to.front()], kShardTries));
+        absl::StrFormat("the blocks that parity is computed from, at version %d, arrived damaged at rank %d, %d times",
+                        version, keepers_[to.front()], kShardTries));
   }
   return absl::OkStatus();
 }

@@ -209,7 +209,7 @@ Status ShardCopier::give(Rank keeper, state::ShardVault& vault, brain::Version v
     }
   }
   return absl::DataLossError(
-      absl::StrFormat("the copy of the shard of rank %d at version %d arrived broken at rank %d, %d "
+      absl::StrFormat("the copy of the shard of rank %d at version %d arrived damaged at rank %d, %d "
                       "times",
                       self_, version, keeper, kShardTries));
 }

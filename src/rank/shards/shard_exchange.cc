@@ -450,7 +450,7 @@ Status ShardExchange::take(Rank from, const std::vector<Ask>& asks, std::span<st
     std::memcpy(&sum, buffer.data() + bytes, sizeof(sum));
     if (checksum(buffer.data(), bytes) != sum) {
       return absl::UnavailableError(
-          absl::StrFormat("what rank %d sent of its shards to rank %d arrived broken", from, self_));
+          absl::StrFormat("the shards that rank %d sent to rank %d arrived damaged", from, self_));
     }
     for (uint64_t done = 0; done < bytes;) {
       const std::span<std::byte> run = cursor.next(bytes - done);

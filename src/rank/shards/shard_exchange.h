@@ -1,5 +1,5 @@
 // Sharded state that was divided among other ranks: each rank takes the parts it needs now from the previous shards,
-// which are in the nodes' memory (state/vault/shard_vault.h). brain/reshard/reshard_plan.h plans who takes what.
+// which are in the nodes' memory (state/vault/shard_vault.h). brain/reshard/reshard_plan.h plans which rank takes what.
 //
 // All ranks of the world call find(), texts() and fill(), in this order; ranks that need nothing serve the others. Two
 // ranks serve each shard: the lowest and the highest whose node has it, after verifying it. A rank reads its own node's

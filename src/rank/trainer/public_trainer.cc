@@ -195,7 +195,7 @@ Status Trainer::Impl::attempt(uint64_t until) {
 Status Trainer::Impl::commit(const std::function<Status()>& update) {
   const uint64_t step = brain().step();
   if (step == 0) {
-    return mistake("commit belongs into the loop over next_step, once per step");
+    return mistake("call commit inside the loop over next_step, once per step");
   }
   if (brain().phase() == brain::RankPhase::kVoted) {
     return mistake(absl::StrFormat("step %d was voted on and its update failed; go on to next_step", step));

@@ -74,8 +74,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::attach() {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd memory, inherited(fds.back()));
   if (char byte = 0; recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
     return absl::FailedPreconditionError(
-        "Trainer::attach: an earlier program of this worker attached and let go of the job; a script around programs "
-        "runs one that trains");
+        "Trainer::attach: an earlier program of this worker attached to the job and left it; a script may run "
+        "only one program that trains");
   }
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<rank::Engine> engine,
                             rank::Engine::attach(std::move(socket), std::move(memory), rank::program_fingerprint()));

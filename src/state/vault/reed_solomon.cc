@@ -311,10 +311,11 @@ StatusOr<std::vector<uint32_t>> ReedSolomon::rebuild(std::span<const std::option
     }
     for (size_t place = 0; place < outputs.size() && !sums.empty(); ++place) {
       if (outputs[place].sum->value() != sums[numbers[place]]) {
-        return absl::DataLossError(absl::StrFormat(
-            "rebuild %s: %s came out with another checksum than it had, from blocks that have theirs: was it of %d "
-            "bytes, and are the checksums those of this version?",
-            code_of.name(), code_of.name(numbers[place]), into[place].size()));
+        return absl::DataLossError(
+            absl::StrFormat("rebuild %s: %s has a wrong checksum after the rebuild, although the blocks it came from "
+                            "are intact: did it have %d "
+                            "bytes, and do the checksums belong to this version?",
+                            code_of.name(), code_of.name(numbers[place]), into[place].size()));
       }
     }
     std::sort(corrupt.begin(), corrupt.end());

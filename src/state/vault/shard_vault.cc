@@ -188,8 +188,8 @@ std::span<std::byte> ShardVault::text_slot(brain::Version version) { return {tex
 Status ShardVault::put_text(brain::Version version, std::string_view text) {
   if (text.size() > text_room()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "what describes %s took at most %d bytes when training began, and takes %d now; protect what grows so much as "
-        "a tensor",
+        "the description of %s took at most %d bytes when training began and takes %d now; protect what grows so "
+        "much as a tensor",
         what(), text_room(), text.size()));
   }
   std::memcpy(text_memory(slot(version)), text.data(), text.size());

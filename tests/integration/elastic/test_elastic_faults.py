@@ -198,7 +198,7 @@ def test_a_leave_that_would_break_the_smallest_size_waits_for_a_newcomer(elastic
     mark = job.mark()
     node = job.tell_to_leave(1)
     kept = job.wait_for_event("size_kept", mark)
-    assert "who leaves stays until newcomers are ready, or its deadline" in kept["because"], kept
+    assert "leaving ranks stay until newcomers are ready, or until their deadline" in kept["because"], kept
     job.wait_for_more_steps(5)
     assert node.process.poll() is None, node.output()
     assert job.steps()[-1]["world"] == 4

@@ -212,6 +212,6 @@ def test_a_launcher_that_is_stopped_or_gone_is_told_as_such(running):
     assert "did not answer" in complaint.result()
     job.process.send_signal(signal.SIGCONT)
     job.wait_for_steps()
-    assert "does it now" in command("inject", job.name, "agent-kill").stdout
+    assert "carried out now" in command("inject", job.name, "agent-kill").stdout
     assert finish(job.folder, job.process, job.command).exit_code == -signal.SIGKILL
     assert f"no job '{job.name}'" in refused("stacks", job.name)

@@ -191,7 +191,7 @@ def test_a_second_program_of_the_same_worker_is_refused(tmp_path):
     process, command = start(tmp_path, "bash", "-c", twice, world=1, options=["--no-python", "--max-restarts", 0])
     job = finish(tmp_path, process, command)
     assert job.exit_code != 0, job.explain()
-    assert "an earlier program of this worker attached and let go of the job" in job.output, job.explain()
+    assert "an earlier program of this worker attached to the job and left it" in job.output, job.explain()
 
 
 def test_outside_of_a_job_the_program_says_how_to_start_it():
@@ -217,7 +217,7 @@ def test_a_fault_for_a_rank_that_the_job_does_not_have_is_refused_at_the_start()
         ("unwaited", "commit: 1 operation among ranks of step 1 was not waited for"),
         ("outside", "protected memory changed outside of commit in step 2: 'weights'"),
         ("in-update", "an operation among ranks inside an update"),
-        ("twice", "commit belongs into the loop over next_step"),
+        ("twice", "call commit inside the loop over next_step"),
         ("always", "a bug in the program"),
     ],
 )

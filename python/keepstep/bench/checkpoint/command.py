@@ -25,7 +25,7 @@ from keepstep.bench.harness.waiting import progress_bar, wait_for_end
 
 ASYNC_SAVES = ("thread", "thread_reused", "thread_background", "process", "process_reused", "process_background")
 OPPONENTS = {"dcp": ASYNC_SAVES, "torch_save": ("torch_save",)}
-# At the same time in memory: state, what memcpy copies and its copy, two versions here and two on the other node.
+# In memory at once: the state, memcpy's source and target, two versions here and two on the other node.
 TIMES_THE_STATE = 7
 START_S = 180.0
 
@@ -45,7 +45,7 @@ class Size:
 
 
 def size(text: str) -> Size:
-    """``500:5``: megabytes per rank, and seconds of a step."""
+    """``500:5``: megabytes per rank, and seconds per step."""
     megabytes, _, seconds = text.partition(":")
     try:
         found = Size(int(megabytes), float(seconds))
@@ -78,7 +78,7 @@ def _check_memory(world: int, chosen: Size) -> None:
 
 
 def measure_copies(folder: Path, world: int, nodes: int, chosen: Size, rounds: int, plane: str) -> dict[str, Any]:
-    """Our job of `world` ranks on `nodes`, with this data plane between them."""
+    """Our job of `world` ranks on `nodes` nodes with this data plane."""
     out = folder / f"keepstep-{world}-{nodes}-{chosen.megabytes}"
     out.mkdir()
     script = [str(JOBS / "checkpoint_copies.py"), *chosen.arguments(out, rounds)]
@@ -98,7 +98,7 @@ def measure_copies(folder: Path, world: int, nodes: int, chosen: Size, rounds: i
 
 
 def measure_saves(folder: Path, disk: Path, world: int, chosen: Size, rounds: int, ways: list[str]) -> dict[str, Any]:
-    """torchrun's job of `world` ranks: a row for each of `ways`."""
+    """torchrun's job of `world` ranks; a row for each of `ways`."""
     out = folder / f"torchrun-{world}-{chosen.megabytes}"
     out.mkdir()
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-", dir=disk) as saved, Processes() as processes:

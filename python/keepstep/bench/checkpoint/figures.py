@@ -1,6 +1,6 @@
-"""From the steps that the ranks of `keepstep bench checkpoint` noted to its figures. Pure.
+"""Computes the figures of `keepstep bench checkpoint` from the steps that its ranks recorded. Pure.
 
-Ranks wait for each other after every step, so of each step the slowest rank's times count; then the median of all.
+Ranks wait for each other after every step, so each step's figures are those of its slowest rank; then the median.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 Answer = dict[str, Any]
-# What is slowed less than this share of a step is not told from noise, and counts as so much where it divides.
+# A slowdown below this share of a step cannot be told from noise; as a divisor it counts as this much.
 LEAST_SLOWED = 0.001
 
 
@@ -38,7 +38,7 @@ def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_copies(answers: list[Answer]) -> dict[str, Any]:
-    """The figures of one job of ours."""
+    """The figures of one keepstep job."""
     copies, plain = _steps(answers, "copies"), _steps(answers, "plain")
     memcpy, loopback = _steps(answers, "memcpy"), _steps(answers, "loopback")
     bytes_ = answers[0]["state_bytes"]
@@ -49,7 +49,7 @@ def of_copies(answers: list[Answer]) -> dict[str, Any]:
     given_s = _median(copies, lambda row: row["given_s"], statistics.mean)
     memcpy_s = _median(memcpy, lambda row: row["beside_s"], statistics.mean)
     loopback_s = _median(loopback, lambda row: row["beside_s"], statistics.mean)
-    across = given_s > 1e-4  # nothing is given on one node
+    across = given_s > 1e-4  # on one node nothing is given
     vaults: dict[str, int] = {}
     for answer in answers:
         vaults |= answer["vaults"]
@@ -80,7 +80,7 @@ def of_copies(answers: list[Answer]) -> dict[str, Any]:
 
 
 def of_saves(answers: list[Answer]) -> dict[str, Any]:
-    """The figures of one job of torchrun, by way of saving. A way that could not save has only its `error`."""
+    """The figures of one torchrun job, by way of saving. A way that could not save has only its `error`."""
     plain = _steps(answers, "plain")
     plain_s = _median(plain, _compute_s)
     plain_cpu_s = _mean_cpu_s(plain)
@@ -90,7 +90,7 @@ def of_saves(answers: list[Answer]) -> dict[str, Any]:
         saving = [rows for rows in steps if rows[0]["saves"]]
         if way == "plain" or not saving:
             continue
-        # A save that goes on beside several steps slows all of them.
+        # A save that runs alongside several steps slows all of them.
         extra_s = sum(max(_compute_s(row) for row in rows) - plain_s for rows in steps)
         extra_cpu_s = sum(statistics.mean(row["cpu_s"] for row in rows) - plain_cpu_s for rows in steps)
         ways[way] = _rounded(
@@ -107,7 +107,7 @@ def of_saves(answers: list[Answer]) -> dict[str, Any]:
 
 
 def against(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Of all ways of async_save the one that blocks least, and the one that slows least."""
+    """The way of async_save that blocks least, and the one that slows steps least."""
     ways = {name: way for name, way in theirs["ways"].items() if name != "torch_save"}
     if not ways:
         return {}

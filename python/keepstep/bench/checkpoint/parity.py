@@ -15,7 +15,7 @@ from typing import Any
 from keepstep.bench.harness.environment import BenchError, bench_program, machine
 
 SIZES = [64 << 10, 1 << 20, 32 << 20]
-MAX_BYTES = 8 << 30  # of all blocks of a code, in memory
+MAX_BYTES = 8 << 30  # of all blocks of a code together, in memory
 
 
 def codes(text: str) -> list[tuple[int, int]]:

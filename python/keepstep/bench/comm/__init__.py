@@ -1,1 +1,1 @@
-"""Between processes and nodes: `allreduce`, `transport`, `rendezvous`; `membership`, the coordinator's decisions."""
+"""Communication (`allreduce`, `transport`, `rendezvous`) and the coordinator's decisions (`membership`)."""

@@ -27,7 +27,7 @@ SIZES = "4096,65536,1048576,16777216,67108864"
 
 
 def bytes_moved(size: int, ranks: int) -> float:
-    """By all ranks together: each reads its part of every rank's tensor and writes the sum; each reads the other
+    """By all ranks together: each reads its part of every rank's tensor and writes the sum; then it reads the other
     ranks' sums and writes them into its tensor."""
     others = size * (ranks - 1) / ranks
     return ranks * ((size + size / ranks) + 2 * others)

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Job:
-    """One job: a coordinator, and processes full of agents."""
+    """One job: a coordinator, and processes with many agents each."""
 
     def __init__(self, stack: ExitStack, ranks: int, options: argparse.Namespace, out: Path, turn: int) -> None:
         command = [keepstep_command(), "rendezvous-bench"]
@@ -99,13 +99,13 @@ class _Job:
         return now
 
     def kill(self, node: int) -> int:
-        """When the first rank of `node` died."""
+        """Kills the first rank of `node`; returns when it died."""
         process = self.processes[node // self._share]
         process.say(f"kill {node}")
         return int(answers([process], "killed", TIMEOUT_S)[0]["ns"])
 
     def cpu_seconds(self) -> float:
-        """Of all processes so far."""
+        """CPU time of all processes so far."""
         return sum(process.cpu_seconds() for process in [self.coordinator, *self.processes])
 
 
@@ -148,7 +148,7 @@ def _start_once(ranks: int, options: argparse.Namespace, out: Path, turn: int) -
 
 
 def measure(ranks: int, options: argparse.Namespace, out: Path) -> dict[str, Any]:
-    """One world: medians over the starts, and over all re-forms."""
+    """One world size: medians over the starts, and over all re-forms."""
     starts = [_start_once(ranks, options, out, turn) for turn in range(options.repetitions)]
     with (out / "samples.jsonl").open("a") as samples:
         for start in starts:

@@ -14,7 +14,7 @@ from keepstep.bench.harness.environment import JOBS, BenchError
 from keepstep.bench.harness.line_process import LineProcess, answers
 
 PROCESSES = 8
-# Everyone reads everyone's address with one get each: N^2 requests, which take 25 s at 1,024 clients.
+# Every client reads every address with a separate get: N^2 requests, which take 25 s with 1,024 clients.
 ALL_GETS_UP_TO = 1024
 MULTI_GET_UP_TO = 1024
 CONNECT_TIMEOUT_S = 300.0
@@ -34,10 +34,10 @@ def _allow_descriptors(needed: int) -> bool:
 
 
 def _without_name_server(folder: Path) -> list[str]:
-    """What to put before a command so that it asks no name server; nothing where that is not allowed.
+    """A command prefix that keeps a program from using a name server; empty if that is not allowed.
 
-    TCPStore asks for the name of each connection's peer, and many at once wait for DNS: half a minute for 256 clients.
-    That comes before the clock runs, so it would only make the benchmark long.
+    TCPStore looks up the name of each connection's peer, and many lookups at once are slow: half a minute for 256
+    clients. That happens before the clock starts, so it would only prolong the benchmark.
     """
     setting = Path("/etc/nsswitch.conf")
     lines = setting.read_text().splitlines() if setting.exists() else []
@@ -64,7 +64,7 @@ def _exchange(processes: list[LineProcess], how: str) -> float:
 
 
 def measure_tcpstore(ranks: int, out: Path) -> dict[str, Any]:
-    """The fields `tcpstore_...` of one world; where it cannot be measured, the note says why."""
+    """The fields `tcpstore_...` of one world; if it cannot be measured, a note says why."""
     try:
         return _measure(ranks, out)
     except BenchError as error:

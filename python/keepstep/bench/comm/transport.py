@@ -21,7 +21,7 @@ from keepstep.bench.harness.environment import JOBS, BenchError, bench_program, 
 from keepstep.bench.harness.namespaces import Node, two_nodes
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
-STREAM_BYTES = 1 << 20  # of one part; the buffer is used again and again, as iperf3 does
+STREAM_BYTES = 1 << 20  # of one part; the buffer is reused, like iperf3's
 IPERF_PORT = 5201
 
 
@@ -36,7 +36,7 @@ class Bench:
         self.port = 21_000
 
     def _together(self, commands: list[list[str]], plane: str = "tls") -> str:
-        """Runs all at the same time; what they printed."""
+        """Runs all commands at the same time; returns what they printed."""
         environment = self.environment | ({"PLAIN": "1"} if plane == "plain" else {})
         processes = [subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) for words in commands]
         try:
@@ -52,7 +52,7 @@ class Bench:
     def keepstep(
         self, operation: str, size: int, repeats: int, streams: int, ranks_per_node: int, plane: str
     ) -> dict[str, float]:
-        self.port += 100  # nobody waits for a port of the run before
+        self.port += 100  # no run has to wait for a port of the previous run
         addresses = [f"{node.ip}:{self.port + local}" for node in self.nodes for local in range(ranks_per_node)]
         output = self._together(
             [
@@ -110,14 +110,14 @@ class Bench:
                     return float(received["bits_per_second"]) / 8
                 if time.monotonic() > deadline:
                     raise BenchError(f"iperf3 failed: {done.stdout}{done.stderr}")
-                time.sleep(0.05)  # its server does not listen yet
+                time.sleep(0.05)  # its server is not listening yet
         finally:
             server.kill()
             server.wait()
 
 
 def measure_streams(bench: Bench, rounds: int, seconds: int) -> list[dict[str, Any]]:
-    """Without encryption against iperf3, with it against OpenSSL. ``stream``: parts of collectives, ``messages``."""
+    """Compares with iperf3 (plain) or OpenSSL (encrypted). ``stream``: parts of collectives, ``messages``."""
     rates: dict[str, list[float]] = {}
     for _ in range(rounds):
         rates.setdefault("iperf3", []).append(bench.iperf3(seconds))

@@ -1,1 +1,1 @@
-"""Batches of tokens, and text made into corpora: `data` and `data-build`."""
+"""Batches of tokens, and building corpora from text: `data` and `data-build`."""

@@ -40,7 +40,7 @@ def _texts() -> list[str]:
 
 
 def write_input(path: Path, max_bytes: int) -> int:
-    """JSON lines of at least `max_bytes`; how many."""
+    """Writes at least `max_bytes` of JSON lines; returns the number of lines."""
     lines = [json.dumps({"text": text}) + "\n" for text in _texts()]
     written = count = 0
     with path.open("w", encoding="utf-8") as file:
@@ -51,12 +51,12 @@ def write_input(path: Path, max_bytes: int) -> int:
                 if written >= max_bytes:
                     break
         file.flush()
-        os.fsync(file.fileno())  # whoever is measured first must not wait for it
+        os.fsync(file.fileno())  # so the first measurement does not wait for it
     return count
 
 
 def train_tokenizer(path: Path) -> None:
-    """A byte-level BPE, as GPT-2's, of these sources."""
+    """Trains a byte-level BPE tokenizer, like GPT-2's, on these sources."""
     try:
         import tokenizers
     except ImportError as error:
@@ -78,7 +78,7 @@ def train_tokenizer(path: Path) -> None:
 
 
 class _Race:
-    """One input, one tokenizer: who takes how long, and whether all wrote the same tokens."""
+    """One input, one tokenizer: how long each tool takes, and whether all wrote the same tokens."""
 
     def __init__(self, folder: Path, tokenizer: str, workers: int, opponents: list[str]) -> None:
         self._folder, self._tokenizer, self._workers, self._opponents = folder, tokenizer, workers, opponents
@@ -86,7 +86,7 @@ class _Race:
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]),
             "HF_HOME": str(folder / "hf"),
             "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",  # each worker of theirs has one text at a time
+            "TOKENIZERS_PARALLELISM": "false",  # each of their workers handles one text at a time
         }
         self.seconds: dict[str, list[float]] = {name: [] for name in ("keepstep", *opponents)}
 
@@ -132,7 +132,7 @@ class _Race:
 
 
 def _opponents(wanted: str) -> tuple[list[str], list[str]]:
-    """Those that can be run, and those that are not installed."""
+    """The opponents that can run, and those that are not installed."""
     names = [name for name in wanted.split(",") if name]
     for name in names:
         if name not in OPPONENTS:

@@ -108,7 +108,7 @@ def _print(result: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    keepstep_command()  # what is missing is said before the first minute is spent
+    keepstep_command()  # report what is missing before the first minute is spent
     if "torchdata" in options.against:
         TORCHDATA.python()
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-", dir=options.folder) as folder:

@@ -1,4 +1,4 @@
-"""The corpus of ``keepstep bench data``: the Python standard library's sources, as often as it takes."""
+"""The corpus of ``keepstep bench data``: the Python standard library's sources, repeated as needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keepstep.bench.harness.environment import JOBS, BenchError, job_environment
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files that were written for a benchmark. `tokens` are uint16."""
+    """Files written for a benchmark. `tokens` are uint16."""
 
     prefix: str
     tokens: int
@@ -25,7 +25,7 @@ class Corpus:
         return 2 * self.tokens
 
     def evict(self) -> None:
-        """Out of the page cache, so that the disk has to be asked."""
+        """Drops the files from the page cache, so reads have to go to the disk."""
         for suffix in (".bin", ".idx"):
             file = os.open(self.prefix + suffix, os.O_RDONLY)
             try:
@@ -35,13 +35,13 @@ class Corpus:
 
 
 def write(prefix: Path, size: int) -> Corpus:
-    """At least `size` bytes of tokens."""
+    """Writes at least `size` bytes of tokens."""
     written = json.loads(run_job("data_corpus_job", "--prefix", str(prefix), "--bytes", str(size))[-1])
     return Corpus(str(prefix), written["tokens"], written["documents"])
 
 
 def run_job(name: str, *arguments: str, python: str = sys.executable, limit_s: float = 900.0) -> list[str]:
-    """The lines that ``jobs/NAME.py`` prints, run to its end."""
+    """Runs ``jobs/NAME.py`` to its end; returns the lines it printed."""
     command = [python, str(JOBS / f"{name}.py"), *arguments]
     try:
         done = subprocess.run(command, env=job_environment(), capture_output=True, text=True, timeout=limit_s)

@@ -1,4 +1,4 @@
-"""From the start of a process to its first batch, when so many samples were consumed before."""
+"""Time from the start of a process to its first batch, after a given number of consumed samples."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from keepstep.bench.data.corpus import Corpus, run_job
 from keepstep.bench.data.torchdata_peer import TORCHDATA
 
-SEQUENCE_LENGTH = 64  # short, so that an epoch has more than a million samples
+SEQUENCE_LENGTH = 64  # short, so an epoch has more than a million samples
 BATCH = 32
-# What others can be asked for: they go through all samples that were consumed, and hold an epoch's order in memory.
+# The limit for the others: they go through all consumed samples, and hold an epoch's order in memory.
 MAX_REPLAYED = 10_000_000
 
 
 def _run(side: str, corpus: Corpus, consumed: int, options: argparse.Namespace, *more: str) -> dict[str, float]:
-    """Seconds until the imports were done and until the first batch, from just before the process was started."""
+    """Seconds from just before the process start until its imports were done, and until its first batch."""
     python = TORCHDATA.python() if side == "stateful_dataloader" else sys.executable
     began = time.monotonic()
     lines = run_job(
@@ -33,7 +33,7 @@ def _run(side: str, corpus: Corpus, consumed: int, options: argparse.Namespace, 
 
 
 def measure(corpus: Corpus, options: argparse.Namespace, dataloader: bool, torchdata: bool) -> dict[str, Any]:
-    """`first_batch`, and what the times are made of."""
+    """`first_batch`, with a breakdown of the times."""
     epoch = (corpus.tokens - 1) // SEQUENCE_LENGTH
     rows: list[dict[str, Any]] = []
     imports: list[float] = []

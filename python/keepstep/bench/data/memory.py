@@ -1,4 +1,4 @@
-"""How much memory eight ranks of a node take for one corpus."""
+"""How much memory eight ranks of a node use for one corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANKS = 8
 
 
 def measure(corpus: Corpus) -> dict[str, Any]:
-    """Proportional set sizes of all ranks together: a page that n processes share counts 1/n in each."""
+    """The sum of all ranks' proportional set sizes: a page shared by n processes counts 1/n in each."""
     found = {}
     for side in ("keepstep", "loaded"):
         lines = run_job("data_memory_job", "--side", side, "--prefix", corpus.prefix, "--ranks", str(RANKS))

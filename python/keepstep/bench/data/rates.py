@@ -35,7 +35,7 @@ def _row(
 ) -> dict[str, Any]:
     sides = ["keepstep", *([] if cold else ["memcpy"]), *(["dataloader"] if dataloader else [])]
     found: list[Turn] = []
-    if cold:  # each turn begins with nothing in memory, so it has a process of its own
+    if cold:  # each turn starts with nothing in memory, in a separate process
         for number in range(options.rounds):
             for side in sides if number % 2 == 0 else reversed(sides):
                 found += _turns([side], corpus, batch, dtype, cold, options)
@@ -70,6 +70,6 @@ def _row(
 
 
 def measure(corpus: Corpus, options: argparse.Namespace, dataloader: bool, cold: bool) -> list[dict[str, Any]]:
-    """A row for each size of a batch and each type of its tokens."""
+    """A row for each batch size and each token type."""
     dtypes = ["int64"] if cold else ["int64", OWN_TYPE]
     return [_row(corpus, batch, dtype, dataloader, cold, options) for batch in options.batches for dtype in dtypes]

@@ -1,4 +1,4 @@
-"""How long a rank waits for the first batch of a step that is done again after a death."""
+"""How long a rank waits for the first batch of a step that is redone after a death."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 300.0
 
 
 def measure(corpus: Corpus, kills: int) -> dict[str, Any]:
-    """One job of two ranks; a rank is killed now and then in the middle of a step, by turns."""
+    """One job of two ranks, which are killed alternately in the middle of a step."""
     steps = [STEPS_BETWEEN * (number + 1) for number in range(kills)]
     inject = [
         part

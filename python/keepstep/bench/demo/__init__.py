@@ -1,1 +1,1 @@
-"""``make demo``: a job that loses ranks, then a node, shown while it runs and compared with an undisturbed run."""
+"""``make demo``: a job that loses ranks, then a node, shown live and compared with an undisturbed run."""

@@ -9,7 +9,7 @@ from keepstep.bench.demo.scene import Scene
 
 @dataclass
 class Act:
-    """`scene` is there once the act began; `result` says in a line how it ended, and `holds` whether that is well."""
+    """`scene`: set once the act has begun. `result`: how it ended, in a line. `holds`: whether that is a success."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""What must hold after the faults of an act: the comparison with the undisturbed run, bit for bit."""
+"""What must hold after the faults of an act: a bit-for-bit comparison with the undisturbed run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keepstep.report.analysis import Analysis
 
 
 class Checks:
-    """What must hold, each with what was found."""
+    """The conditions that must hold, each with what was found."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, str, bool]] = []
@@ -43,7 +43,7 @@ class Checks:
 def compare(
     undisturbed: Path, disturbed: Path, until: int, global_batch: int, analysis: Analysis, faults: int
 ) -> Checks:
-    """Both are folders of acts; `analysis` is that of the disturbed one, in which `faults` faults were caused."""
+    """Compares two acts by their folders. `analysis`: of the disturbed act, in which `faults` faults were caused."""
     checks = Checks()
     steps = range(1, until + 1)
     ours, theirs = losses(disturbed / "run"), losses(undisturbed / "run")

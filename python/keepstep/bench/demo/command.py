@@ -29,7 +29,7 @@ from keepstep.report.journal import RunDirectoryError
 from keepstep.report.picture import draw_picture
 from keepstep.report.tables import print_report
 
-PATHS = ["spare", "zygote"]  # that the two kills take
+PATHS = ["spare", "zygote"]  # the ways in which the two killed ranks are replaced
 PATHS_ON_NODES = ["zygote", "spare"]  # a spare node's workers are spares
 
 
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class _Ended:
-    """An act that was compared. `meant`: the ways of replacement that it means to show, none if faults were chosen."""
+    """An act that was compared. `meant`: the ways of replacement that it should show; empty if faults were chosen."""
 
     act: Act
     analysis: Analysis
@@ -59,7 +59,7 @@ class _Ended:
 
 
 def _kills(until: int) -> list[str]:
-    """The second kill comes in the step that follows the first: the next spare is not parked by then."""
+    """The second kill comes one step after the first, before the next spare has parked."""
     first = max(1, until // 3)
     return [f"kill:rank=2,step={first},phase=backward", f"kill:rank=0,step={first + 1},phase=backward"]
 
@@ -97,7 +97,7 @@ def _play(chosen: argparse.Namespace, processes: Processes, console: Console) ->
 
 
 def _paths(analysis: Analysis, meant: list[str]) -> str:
-    """Which way each kill was replaced; says so if it is not the way that this demo means to show."""
+    """How each killed rank was replaced; mentions it if that is not what the demo should show."""
     taken = [", ".join(recovery.replaced_by) or "nobody" for recovery in analysis.recoveries]
     text = f"replaced by: {', then '.join(taken)}"
     if not meant or taken == meant:

@@ -1,4 +1,4 @@
-"""The demo as one screen: acts, ranks, steps, the newest recovery, and what happened."""
+"""The demo as one screen: acts, ranks, steps, the newest recovery, and events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from keepstep.report.picture import PHASE_COLOURS
 from keepstep.report.recovery import PHASE_TITLES, PHASES, Recovery
 
 CARD_WIDTH = 13  # its longest line is "first step"
-RIGHT_OF_BAR = 10  # cells, for the total
+RIGHT_OF_BAR = 10  # cells for the total
 EVENT_STYLES = {FAULT: "red", RECOVERED: "green"}
 DOING_STYLES = {
     members.TRAINING: "green",
@@ -38,7 +38,7 @@ IN_RECOVERY = "yellow"
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture of the screen. It fills the height that it is given; the oldest events make room."""
+    """One frame of the screen. It fills the given height by dropping the oldest events."""
 
     title: str
     acts: Sequence[Act]
@@ -130,7 +130,7 @@ def _recovery(scene: Scene) -> list[RenderableType]:
 
 @dataclass(frozen=True)
 class _Bar:
-    """The phases so far, to scale: the bar grows with each, and the scale is a round number of seconds."""
+    """The phases so far, to scale: the bar grows with each phase, and its full width is a round number of seconds."""
 
     recovery: Recovery
 
@@ -149,7 +149,7 @@ class _Bar:
 
 
 def _scale_s(seconds: float) -> float:
-    """The smallest of 0.1, 0.2, 0.5, 1, 2, ... that holds them."""
+    """The smallest of 0.1, 0.2, 0.5, 1, 2, ... that is at least `seconds`."""
     scale = 0.1
     for factor in (2.0, 2.5, 2.0) * 5:
         if seconds <= scale:

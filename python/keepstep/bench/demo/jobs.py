@@ -18,12 +18,12 @@ from keepstep.bench.harness.waiting import wait_for
 WORLD_SIZE = 4
 GLOBAL_BATCH = 16
 TIMEOUT_S = 600.0
-KILLED_NODE = 1  # not node 0, which has the coordinator
+KILLED_NODE = 1  # not node 0, which runs the coordinator
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """Each job gets a folder below `out`, which holds run/, ids/ and digests.json."""
+    """Each job gets a folder below `out`, with run/, ids/ and digests.json."""
 
     processes: Processes
     show: Show
@@ -32,7 +32,7 @@ class Jobs:
     seed: int
 
     def train(self, act: Act, faults: list[str]) -> Path:
-        """On one node with a spare. Returns the job's folder."""
+        """Trains on one node with a spare. Returns the job's folder."""
         folder = self._folder(act)
         command = [
             *(keepstep_command(), "run", "--nproc-per-node", str(WORLD_SIZE), "--spares", "1"),
@@ -42,7 +42,7 @@ class Jobs:
         return folder
 
     def train_on_nodes(self, act: Act, faults: list[str], node_killed_after: int) -> Path:
-        """The same on two nodes and a spare one, of which one is killed after so many steps."""
+        """The same on two nodes and a spare node; kills one node after `node_killed_after` steps."""
         folder = self._folder(act)
         options = ["--spares", "0", *self._options(faults)]
         ranks = WORLD_SIZE // NODES
@@ -72,12 +72,12 @@ class Jobs:
         ]
 
     def _watch(self, act: Act, folder: Path, job: Job, after: Callable[[int], None] = lambda steps: None) -> None:
-        """Until the job has ended well. `after` is called again and again with the number of steps so far."""
+        """Waits until the job has ended successfully. Calls `after` repeatedly with the number of steps so far."""
         files = RunFiles(folder / "run")
         scene = act.scene = Scene(self.until)
 
         def look() -> int | None:
-            code = job.process.poll()  # first: what it wrote before its end is read once more
+            code = job.process.poll()  # first, so what it wrote before its end is still read
             news = files.poll()
             scene.read(news)
             after(scene.step)

@@ -1,4 +1,4 @@
-"""Which worker holds which rank, and what each of them is doing, as the journal tells it."""
+"""Which worker holds which rank, and what each is doing, according to the journal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Card:
-    """A worker and its place in the row. `replaced`: the pid of the process that held this rank before, if one did."""
+    """A worker and its place in the row. `replaced`: the pid of the process that held this rank before, if any."""
 
     name: str
     doing: str
@@ -37,7 +37,7 @@ class Card:
 
 
 class Members:
-    """`read` takes the lines of all nodes."""
+    """`read` accepts the lines of all nodes."""
 
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
@@ -51,7 +51,7 @@ class Members:
             handler(line)
 
     def row(self) -> list[Card]:
-        """The ranks in their order, then the living workers without one."""
+        """The ranks in order, then the living workers without a rank."""
         ranks = [self._card(f"rank {rank}", self._workers[number], rank) for rank, number in enumerate(self._ranks)]
         return ranks + [
             self._card("spare" if worker.spare else f"worker {worker.number}", worker, None)
@@ -60,7 +60,7 @@ class Members:
         ]
 
     def kill_node(self, node: int) -> None:
-        """Its launcher and all its workers were killed from outside, which no line tells."""
+        """The node's launcher and all its workers were killed from outside, which no journal line reports."""
         for worker in self._workers.values():
             if worker.node == node:
                 worker.doing = KILLED
@@ -122,7 +122,7 @@ class Members:
 
     def _on_hydrated(self, line: Line) -> None:
         worker = self._of(line)
-        if worker is not None and worker.doing == HYDRATING:  # a line of another node may be read later than `formed`
+        if worker is not None and worker.doing == HYDRATING:  # another node's line may be read after `formed`
             worker.doing = HYDRATED
 
     def _on_formed(self, line: Line) -> None:

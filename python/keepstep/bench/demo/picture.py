@@ -1,4 +1,4 @@
-"""The last screens of a demo as an SVG that needs nothing from elsewhere."""
+"""The last screens of a demo as a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def save_picture(acts: Sequence[Act], path: Path) -> None:
 
 
 def _without_fonts(template: str) -> str:
-    """rich's template names a font on a server; every reader has a monospaced one."""
+    """rich's template refers to a font on a server; every viewer has a monospaced font."""
     return re.sub(r"\s*@font-face \{\{.*?\n    \}\}", "", template, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""A run directory, followed while its job runs."""
+"""Follows a run directory while its job runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ News: TypeAlias = Line | Commit | OutsideFault
 
 
 class RunFiles:
-    """What all launchers of one machine write: their clocks are the same, so their lines have one order."""
+    """What all launchers of one machine write. They share a clock, so their lines have one order."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -23,7 +23,7 @@ class RunFiles:
         self._faults = AppendedLines(directory / "faults.jsonl")
 
     def poll(self) -> list[News]:
-        """What is new, in the order in which it happened."""
+        """The new lines, in the order in which they were written."""
         news: list[News] = []
         for path in self._directory.glob("journal*.jsonl"):
             news += _read(self._journals.setdefault(path, AppendedLines(path)), line_of)
@@ -38,7 +38,7 @@ def _read(file: AppendedLines, meaning: Callable[[Mapping[str, Any]], News | Non
         try:
             found = json.loads(text)
         except ValueError:
-            continue  # cut off by a kill
+            continue  # truncated by a kill
         if isinstance(found, dict) and (one := meaning(found)) is not None:
             news.append(one)
     return news

@@ -1,4 +1,4 @@
-"""Which samples the committed steps of a run used, from what the ranks wrote (examples/gpt/train.py --ids)."""
+"""Which samples the committed steps of a run used, from the ranks' files (examples/gpt/train.py --ids)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """Over all committed steps: `repeated` uses beyond the first and `skipped` samples, against a reference run."""
+    """Over all committed steps, compared with a reference run: `repeated` uses of a sample, and `skipped` samples."""
 
     repeated: int
     skipped: int
@@ -19,8 +19,8 @@ class SampleCheck:
 def committed_samples(folder: Path) -> dict[int, list[int]]:
     """The samples of each step, over all ranks, in rank order.
 
-    A step that was redone was begun in several generations; the newest is the one that committed it, as no rank
-    begins a step again that is committed.
+    A redone step was begun in several generations. The newest one committed it, because no rank begins a committed
+    step again.
     """
     begun: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(dict))
     for path in folder.glob("*.jsonl"):

@@ -1,6 +1,6 @@
-"""What the demo shows of one job: news of its run directory in, ranks, steps, events and recoveries out.
+"""What the demo shows of one job. Input: news from its run directory; output: ranks, steps, events and recoveries.
 
-Pure: it reads no file and no clock. All times are those of the journal, and recoveries come from the functions of
+Pure: it reads no file and no clock. All times are the journal's, and recoveries come from the functions of
 `keepstep report`.
 """
 
@@ -16,13 +16,13 @@ from keepstep.report.journal import Commit, Line, OutsideFault, RunRecord, as_se
 from keepstep.report.recovery import PHASE_TITLES, PHASES, Fault, Recovery
 from keepstep.report.timeline import recoveries_of
 
-QUARTERS = 4  # of all steps: there is an event for each
+QUARTERS = 4  # of all steps; each produces an event
 PLAIN, FAULT, RECOVERED = "plain", "fault", "recovered"
 
 
 @dataclass(frozen=True)
 class Event:
-    """A sentence about the job, `t` seconds after its start. `kind` is one of the three above."""
+    """A sentence about the job, `t` seconds after its start. `kind`: one of the three above."""
 
     t: float
     text: str
@@ -32,9 +32,9 @@ class Event:
 class Scene:
     """Attributes:
 
-    step: the newest committed step, 0 before the first.
-    loss: its loss, None until the metrics tell it.
-    events: all that happened, oldest first.
+    step: the newest committed step; 0 before the first.
+    loss: its loss; None until the metrics contain it.
+    events: everything that happened, oldest first.
     """
 
     def __init__(self, last_step: int) -> None:
@@ -56,12 +56,12 @@ class Scene:
 
     @property
     def t(self) -> float:
-        """When the newest line was written, in seconds since the job's start."""
+        """Time of the newest line, in seconds since the job's start."""
         return self._lines[-1].t if self._lines else 0.0
 
     @property
     def recovery(self) -> Recovery | None:
-        """The newest one, complete or not."""
+        """The newest recovery, complete or not."""
         return self._recoveries[-1] if self._recoveries else None
 
     @property
@@ -69,7 +69,7 @@ class Scene:
         return len(self._recoveries)
 
     def read(self, news: list[News]) -> None:
-        """Takes what is new, in the order in which it happened."""
+        """Accepts news in the order in which it happened."""
         for one in news:
             if isinstance(one, Commit):
                 self._read_commit(one)
@@ -119,7 +119,7 @@ class Scene:
             tell(line)
 
     def _refresh_recoveries(self) -> None:
-        """A journal has some ten lines a fault: reading all of them again costs less than a millisecond."""
+        """A journal has some ten lines per fault, so reading all of them again takes less than a millisecond."""
         record = RunRecord(Path(), self._lines, self._elsewhere, [], [], self._outside, 0)
         self._recoveries, _ = recoveries_of(record)
 
@@ -136,7 +136,7 @@ class Scene:
         self._tell(line, f"the job starts with {line.integer('world_size')} ranks")
 
     def _tell_parked(self, line: Line) -> None:
-        recovering = self.recovery is not None and not self.recovery.complete  # a rank waits for it then
+        recovering = self.recovery is not None and not self.recovery.complete  # a rank is waiting for it
         if not recovering and any(card.pid == line.integer("pid") and card.name == "spare" for card in self.row):
             self._tell(line, f"a spare is ready (pid {line.integer('pid')})")
 
@@ -186,7 +186,7 @@ class Scene:
     def _tell_first_commit(self, line: Line) -> None:
         step = line.integer("step") or 0
         if step > self.step:
-            self.step, self.loss = step, None  # the metrics tell it a little later
+            self.step, self.loss = step, None  # the metrics contain it a little later
         recovery = self.recovery
         if recovery is None:
             self._tell(line, "all ranks train")

@@ -14,13 +14,13 @@ from keepstep._console import Console
 from keepstep.bench.demo.acts import Act
 from keepstep.bench.demo.drawing import Frame
 
-REDRAW_S = 0.2  # between two pictures: the ranks need the CPU more
+REDRAW_S = 0.2  # between two frames: the ranks need the CPU more
 REDRAW_IN_RECOVERY_S = 0.05
 CLOCK_S = 1.0
 
 
 class Show(Protocol):
-    """Told after everything that may have changed; cheap to tell often."""
+    """Call `update` after every possible change; frequent calls are cheap."""
 
     def update(self, act: Act, *, changed: bool) -> None: ...
 
@@ -31,7 +31,7 @@ def open_show(title: str, acts: Sequence[Act], console: Console) -> Iterator[Sho
         console.print(title)
         yield _PlainShow(console)
         return
-    # Its own thread would draw while nothing has changed, and hold the interpreter while the journal is read.
+    # rich's own thread would draw without changes, and hold the GIL while the journal is read.
     with Live(console=console, screen=True, auto_refresh=False) as live:
         yield _LiveShow(live, title, acts)
 
@@ -67,7 +67,7 @@ class _PlainShow:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._act: Act | None = None
-        self._told = 0  # events of it
+        self._told = 0  # number of the act's events already printed
 
     def update(self, act: Act, *, changed: bool) -> None:
         if act is not self._act:

@@ -1,1 +1,1 @@
-"""How long a job stands still while its size changes, and what it does at each size: `elastic`."""
+"""How long a job pauses while its size changes, and its throughput at each size: `elastic`."""

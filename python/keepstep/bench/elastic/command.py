@@ -30,10 +30,10 @@ from keepstep.bench.harness.waiting import progress_bar, wait_for
 
 SMALL, LARGE = 2, 4
 SETTLE_TIMEOUT_S = 180.0
-# 4.2 million parameters, so that these and AdamW's two moments are 50 MB.
+# 4.2 million parameters: with AdamW's two moments they take 50 MB.
 LAYERS, WIDTH = 4, 288
 GLOBAL_BATCH, MICRO_BATCH = 4, 1
-# More for a rank to do than to exchange, as a job that grows has it.
+# More computing than communication per rank, like a job that grows.
 COMPUTING_BATCH, COMPUTING_MICRO_BATCH = 32, 4
 PARTS = ("resize", "throughput")
 
@@ -77,7 +77,7 @@ class _Bench:
         ]
 
     def _resize(self, name: str, start: Callable[[Path], ElasticJob], times: int) -> tuple[ElasticJob, list[Resize]]:
-        """Makes a job large and small again, `times` times; its part of the result, without the journal's phases."""
+        """Grows and shrinks a job `times` times. Returns its part of the result, without the journal's phases."""
         with progress_bar() as bar:
             task = bar.add_task(name, total=2 * times, note="starts")
             job = start(self.out / name)

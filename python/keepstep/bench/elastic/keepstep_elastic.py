@@ -1,4 +1,4 @@
-"""Our elastic jobs: one of two agents, of which the second joins and leaves, and one whose size a user sets."""
+"""Our elastic jobs: one with two agents, the second of which joins and leaves, and one whose size a user sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keepstep.bench.harness.environment import BenchError, free_port, job_enviro
 from keepstep.bench.harness.processes import Job, Processes
 from keepstep.report.journal import read_objects
 
-# A policy that hardly waits: what is measured begins when it has decided.
+# A policy that hardly waits: the measurement starts once it has decided.
 QUICK = [
     *("--scaling-timeout", "0.2", "--min-change-interval", "0.1", "--elastic-backoff", "1"),
     *("--scale-up-snooze-time", "0.1", "--faulty-scale-down-timeout", "0.5"),
@@ -26,7 +26,7 @@ SCALE_TIMEOUT_S = 60.0
 
 
 class ElasticJob:
-    """What is asked of every tool: a job whose world can be made larger and smaller. `job` is never ended by that."""
+    """The interface of every tool: a job whose world can grow and shrink. A resize never ends `job`."""
 
     name: str
     job: Job
@@ -53,12 +53,12 @@ class ElasticJob:
         raise NotImplementedError
 
     def settled(self, ranks: int, steps: int) -> bool | None:
-        """For `wait_for`: the job has `ranks` ranks, and they made `steps` steps together."""
+        """For `wait_for`: whether the job has `ranks` ranks that completed `steps` steps together."""
         return True if self.worlds.settled(ranks, steps) else None
 
 
 class ScaledJob(ElasticJob):
-    """One launcher of `most` ranks; a replica is a rank, and `keepstep scale` says how many there are."""
+    """One launcher with `most` ranks; a replica is a rank, and `keepstep scale` sets how many there are."""
 
     name = "scale"
 
@@ -96,7 +96,7 @@ class ScaledJob(ElasticJob):
         self.worlds.poll()
 
     def journal(self) -> list[dict[str, Any]]:
-        """Of the coordinator's node, and what newcomers on other nodes were filled with; in order of time."""
+        """The coordinator's journal, and the hydrations of newcomers on other nodes, in order of time."""
         lines: list[dict[str, Any]] = []
         for path in self.folder.glob("run*/journal*.jsonl"):
             found, _ = read_objects(path)
@@ -105,7 +105,7 @@ class ScaledJob(ElasticJob):
 
 
 class AgentsJob(ScaledJob):
-    """Two launchers of half the ranks each, over loopback; the second one joins, and leaves by SIGTERM."""
+    """Two launchers with half the ranks each, over loopback; the second one joins, and leaves by SIGTERM."""
 
     name = "agents"
 

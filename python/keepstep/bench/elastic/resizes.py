@@ -1,7 +1,7 @@
-"""How long a job stands still while its size changes: one definition for every tool.
+"""How long a job pauses while its size changes: one definition for every tool.
 
 From the last step that all ranks of the old world committed to the first one that all ranks of the new world committed,
-less one step: the median of those that the new world made next, so that what else the machine did then does not count.
+less one step: the median of the new world's next steps, which excludes the machine's other load at that time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from keepstep.bench.harness.commits import CommitReader, RankCommit
 
-# A world makes so many steps before its size is changed again. Later ones share the machine with who is starting.
+# Steps of a world before its size changes again. Later steps share the machine with starting processes.
 STEPS = 8
 
-# What happens in a pause of ours, and the journal's event that ends it; of several in a generation the last one counts.
+# The phases of our pause, and the journal event that ends each; of several in a generation the last one counts.
 PHASES = {
     "seal": "resized",
     "prepare": "generation_prepared",
@@ -31,10 +31,10 @@ PHASES = {
 
 @dataclass
 class Resize:
-    """One change of size. `before_mono`: CLOCK_MONOTONIC of the last step before; times in seconds.
+    """One resize. `before_mono`: CLOCK_MONOTONIC of the last step before it; times in seconds.
 
-    `step_s`: the median of the next steps. `redone_steps`: steps that were committed before, and again afterwards.
-    `phases_s`: ours only.
+    `step_s`: the median of the next steps. `redone_steps`: steps committed before it and again afterwards.
+    `phases_s`: keepstep only.
     """
 
     before: int
@@ -48,14 +48,14 @@ class Resize:
 
 
 class Worlds:
-    """Follows a job's commits: which steps all ranks of a world had, and when the last of them."""
+    """Follows a job's commits: which steps all ranks of a world committed, and when the last rank did."""
 
     def __init__(self, reader: CommitReader) -> None:
         self._reader = reader
         self._ranks: dict[tuple[int, int], set[int]] = {}
-        self.world = 0  # of the step that was completed last
-        self.steps = 0  # complete ones of the generation of that step
-        self.last_mono = 0.0  # when the last rank had that step
+        self.world = 0  # of the newest complete step
+        self.steps = 0  # number of complete steps in that step's generation
+        self.last_mono = 0.0  # when the last rank committed that step
         self._newest = 0
 
     def poll(self) -> None:
@@ -69,13 +69,13 @@ class Worlds:
                 self.world, self.steps = commit.ranks, self.steps + 1 if same else 1
 
     def settled(self, ranks: int, steps: int) -> bool:
-        """The newest generation has so many ranks, and `steps` complete steps."""
+        """Whether the newest generation has `ranks` ranks and `steps` complete steps."""
         self.poll()
         return self.world == ranks and self.steps >= steps
 
 
 def complete_steps(commits: Iterable[RankCommit]) -> list[tuple[float, int, int, int]]:
-    """(when the last rank had it, generation, step, ranks) of every step that all ranks had, in order of time."""
+    """(time of the last rank's commit, generation, step, ranks) of every complete step, in order of time."""
     by_rank: dict[tuple[int, int, int], dict[int, float]] = {}
     for commit in commits:
         by_rank.setdefault((commit.generation, commit.step, commit.ranks), {})[commit.rank] = commit.mono
@@ -87,7 +87,7 @@ def complete_steps(commits: Iterable[RankCommit]) -> list[tuple[float, int, int,
 
 
 def resizes(commits: Sequence[RankCommit]) -> list[Resize]:
-    """Every change of size, in order."""
+    """Every resize, in order."""
     steps = complete_steps(commits)
     monos: dict[int, list[float]] = {}
     for mono, generation, _, _ in steps:
@@ -96,7 +96,7 @@ def resizes(commits: Sequence[RankCommit]) -> list[Resize]:
     for (before_mono, _, last, before), (after_mono, generation, first, after) in pairwise(steps):
         if before == after:
             continue
-        # The second step of a generation is none like the others either.
+        # The second step of a generation is not typical either.
         gaps = [end - begin for begin, end in pairwise(monos[generation][1:STEPS])]
         step_s = statistics.median(gaps) if gaps else 0.0
         pause_s = after_mono - before_mono - step_s
@@ -105,7 +105,7 @@ def resizes(commits: Sequence[RankCommit]) -> list[Resize]:
 
 
 def steps_per_s(commits: Sequence[RankCommit], ranks: int) -> float | None:
-    """Complete steps a second in a world of `ranks`, all its generations together, each without its first two steps."""
+    """Complete steps per second at `ranks` ranks, over all generations of that size without their first two steps."""
     seconds, count = 0.0, 0
     by_generation: dict[int, list[float]] = {}
     for mono, generation, _, world in complete_steps(commits):
@@ -119,10 +119,10 @@ def steps_per_s(commits: Sequence[RankCommit], ranks: int) -> float | None:
 
 
 def add_phases(found: Iterable[Resize], lines: Sequence[Mapping[str, Any]]) -> None:
-    """Where each pause went, by the journal: consecutive phases, which add up to the pause.
+    """Divides each pause into consecutive phases from the journal, which add up to the pause.
 
-    The first one begins with the last step of the old world; one step is taken from the last one. A resize that
-    a fault disturbed gets none.
+    The first phase starts at the last step of the old world; one step is subtracted from the last phase. A resize
+    that a fault disturbed gets no phases.
     """
     for resize in found:
         during = [line for line in lines if resize.before_mono < line["mono"] and line["event"] in PHASES.values()]
@@ -133,20 +133,20 @@ def add_phases(found: Iterable[Resize], lines: Sequence[Mapping[str, Any]]) -> N
                 ends.setdefault("resized", float(line["mono"]))
             elif line["generation"] == generation:
                 ended = float(line["committed_mono" if line["event"] == "first_commit" else "mono"])
-                ended -= float(line.get("waited", 0.0))  # a node tells of all its ranks at once
+                ended -= float(line.get("waited", 0.0))  # a node reports all its ranks at once
                 ends[line["event"]] = max(ended, ends.get(line["event"], ended))
         if not {"resized", "first_commit"} <= ends.keys() or ends["resized"] > resize.after_mono:
             continue
         last = resize.before_mono
         for phase, event in PHASES.items():
-            if event in ends:  # nobody may have been hydrated
+            if event in ends:  # there may have been no hydration
                 resize.phases_s[phase] = max(0.0, ends[event] - last)
                 last = max(last, ends[event])
         resize.phases_s["first_step"] += resize.after_mono - last - resize.step_s
 
 
 def summary(found: Sequence[Resize]) -> dict[str, Any]:
-    """Medians of all, and by direction."""
+    """Medians of all resizes, and by direction."""
     part: dict[str, Any] = _medians(found)
     for name, these in (
         ("grow", [resize for resize in found if resize.after > resize.before]),

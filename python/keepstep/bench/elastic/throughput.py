@@ -1,4 +1,4 @@
-"""How many steps a second an elastic job makes as its world grows and shrinks, against what as many ranks could do."""
+"""Steps per second of an elastic job as its world grows and shrinks, compared with linear scaling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MICRO_BATCHES, MICRO_BATCH_MS = 64, 50.0
 
 
 def throttled(processes: Processes, folder: Path, seconds: float, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Micro-batches that sleep: what keepstep itself costs, whatever the CPUs can do."""
+    """Micro-batches that sleep: the cost of keepstep itself, independent of the CPUs."""
     script = [str(JOBS / "throttled_job.py"), "--micro-batches", str(MICRO_BATCHES)]
     script += ["--milliseconds", str(MICRO_BATCH_MS)]
     found = _measure(processes, folder, script, (1, 2, 4, 8), MICRO_BATCHES * MICRO_BATCH_MS / 1e3, seconds, progress)
@@ -41,9 +41,9 @@ def _measure(
     seconds: float,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """One job that goes up and down again, so that what the machine does meanwhile meets all sizes.
+    """One job that grows and shrinks again, so other load on the machine affects all sizes.
 
-    `alone_s`: about what a step takes on one rank; at each size so many steps as fill `seconds`, but no less than six.
+    `alone_s`: about the time of a step on one rank. Each size runs enough steps to fill `seconds`, at least six.
     """
     job = ScaledJob(processes, folder, script, max(worlds))
     wait_for("first steps", job.job, SETTLE_TIMEOUT_S, partial(job.settled, max(worlds), 2))
@@ -52,7 +52,7 @@ def _measure(
         if job.worlds.world != ranks:
             job.resize(ranks)
         steps = max(6, round(seconds * ranks / alone_s)) + 2
-        # Counted from here: the job began at the largest size, with its first steps.
+        # Count from here: the job began at the largest size with its first steps.
         goal = steps + (job.worlds.steps if job.worlds.world == ranks else 0)
         wait_for(f"steps of {ranks} ranks", job.job, SETTLE_TIMEOUT_S, partial(job.settled, ranks, goal))
     job.stop()

@@ -1,7 +1,7 @@
-"""The opponent: torchrun's elastic restart with two agents, of which the second joins, and leaves by SIGTERM.
+"""The opponent: torchrun's elastic restart with two agents, the second of which joins, and leaves by SIGTERM.
 
-The first agent has the rendezvous' store and is never stopped, as our node 0. Workers save through DCP when they are
-told to stop (jobs/torchrun_elastic_gpt.py). TORCH_DISABLE_SHARE_RDZV_TCP_STORE as in torchrun_job.py.
+The first agent hosts the rendezvous' store and is never stopped, like our node 0. Workers save through DCP when they
+are told to stop (jobs/torchrun_elastic_gpt.py). TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set like in torchrun_job.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from keepstep.bench.elastic.keepstep_elastic import LEAVE_TIMEOUT_S, ElasticJob
 from keepstep.bench.harness.environment import free_port, job_environment
 from keepstep.bench.harness.processes import Job, Processes
 
-# By default torchrun waits 30 s for more agents once it has enough, and takes a silent one for lost after 15 s: each
-# shrink takes both. As short as they can be, in whole seconds: with two attempts a node that joins takes the other for
-# dead, because a heartbeat that comes a moment too early is left out, and trains alone.
+# By default torchrun waits 30 s for more agents once it has enough, and takes a silent one for lost after 15 s; each
+# shrink takes both. These are the shortest usable values, in whole seconds: with two attempts, a joining node takes the
+# other one for dead, because a heartbeat that is slightly early is skipped, and trains alone.
 TUNED = {"last_call_timeout": "1", "keep_alive_interval": "1", "keep_alive_max_attempt": "3"}
 DEFAULTS: dict[str, str] = {}
 
@@ -64,7 +64,7 @@ class TorchrunAgents(ElasticJob):
         assert self._second is not None
         second, self._second = self._second, None
         second.process.send_signal(signal.SIGTERM)
-        second.wait(LEAVE_TIMEOUT_S)  # with an exit code that says SIGTERM
+        second.wait(LEAVE_TIMEOUT_S)  # its exit code is that of SIGTERM
 
     def stop(self) -> None:
         for job in (self.job, self._second):
@@ -73,6 +73,6 @@ class TorchrunAgents(ElasticJob):
         self.worlds.poll()
 
     def checkpoint_bytes(self) -> int:
-        """Of the newest checkpoint; 0 if there is none."""
+        """Size of the newest checkpoint; 0 if there is none."""
         folders = sorted(self.checkpoints.glob("step-*"), key=lambda folder: int(folder.name.removeprefix("step-")))
         return sum(file.stat().st_size for file in folders[-1].iterdir()) if folders else 0

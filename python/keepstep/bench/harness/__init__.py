@@ -1,1 +1,1 @@
-"""What benchmarks are made with: jobs, their processes and commits, nodes of one machine, and peers to compare with."""
+"""The tools of the benchmarks: jobs, their processes and commits, nodes on one machine, and peers to compare with."""

@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 class AppendedLines:
-    """Each line is returned once. A missing file is an empty one; a line that is cut off waits for its rest."""
+    """Returns each line once. A missing file counts as empty; an incomplete line waits for its rest."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read_bytes = 0
 
     def poll(self) -> list[bytes]:
-        """The lines that are new."""
+        """The new lines."""
         try:
             if self.path.stat().st_size == self._read_bytes:
                 return []

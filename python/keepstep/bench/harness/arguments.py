@@ -1,4 +1,4 @@
-"""Values of options that several benchmarks have."""
+"""Types of options that several benchmarks share."""
 
 from __future__ import annotations
 

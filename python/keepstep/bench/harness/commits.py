@@ -1,7 +1,7 @@
-"""What the ranks of a job wrote after each commit, and the downtime that follows from it.
+"""What the ranks of a job wrote after each commit, and the resulting downtime.
 
-A job's processes append lines ``step rank generation ranks seconds`` to a file each (jobs/commit_log.py); seconds are
-CLOCK_MONOTONIC, ``ranks`` says how many took part in the step. One definition of downtime for every tool.
+Each process of a job appends lines ``step rank generation ranks seconds`` to its own file (jobs/commit_log.py); seconds
+are CLOCK_MONOTONIC, ``ranks`` is the number of ranks in the step. One definition of downtime for every tool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RankCommit:
 
 
 class CommitReader:
-    """Follows the files of one job. Cut-off lines of killed processes wait for a rest that never comes."""
+    """Follows the files of one job. Incomplete lines of killed processes are never returned."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class CommitReader:
         self._files: dict[Path, AppendedLines] = {}
 
     def poll(self) -> list[RankCommit]:
-        """What is new; `commits` has all of it."""
+        """The new commits; `commits` has all of them."""
         new: list[RankCommit] = []
         for path in self.folder.glob("*.commits"):
             for line in self._files.setdefault(path, AppendedLines(path)).poll():
@@ -49,14 +49,14 @@ class CommitReader:
 
 @dataclass(frozen=True)
 class NewStep:
-    """The first step that nobody had committed before a fault, and when the last of `ranks` ranks had it."""
+    """The first step that no rank had committed before a fault, and when the last of `ranks` ranks committed it."""
 
     step: int
     mono: float
 
 
 def first_new_step(commits: Iterable[RankCommit], fault_mono: float, ranks: int) -> NewStep | None:
-    """None while there is none. `ranks` different ranks must have committed the step after the fault."""
+    """None if there is none yet. `ranks` different ranks must have committed the step after the fault."""
     before = 0
     after: dict[int, dict[int, float]] = defaultdict(dict)
     for commit in commits:

@@ -1,4 +1,4 @@
-"""Where the benchmarks find what they run, and on what machine they run it."""
+"""Finds what the benchmarks run, and describes the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _repository() -> Path:
 
 
 def keepstep_command() -> str:
-    """The command `keepstep`: $KEEPSTEP_COMMAND, beside the interpreter, in PATH, or in the checkout's build folder."""
+    """The path of `keepstep`: $KEEPSTEP_COMMAND, next to the interpreter, in PATH, or in the checkout's build/."""
     try:
         return _command.keepstep_command()
     except KeepstepError as error:
@@ -34,7 +34,7 @@ def keepstep_command() -> str:
 
 
 def bench_program(name: str) -> str:
-    """A program of C++ that only benchmarks start: beside the command keepstep, which is its build folder."""
+    """A C++ program that only benchmarks start, next to the keepstep command in the build folder."""
     command = Path(keepstep_command()).resolve()
     found = shutil.which(str(command.parent / name))
     if found is None:
@@ -43,7 +43,7 @@ def bench_program(name: str) -> str:
 
 
 def gpt_example() -> Path:
-    """The folder of the example whose model the benchmarks train: $KEEPSTEP_EXAMPLES/gpt, or the checkout's."""
+    """The folder of the example whose model the benchmarks train: $KEEPSTEP_EXAMPLES/gpt, or that of the checkout."""
     root = os.environ.get("KEEPSTEP_EXAMPLES")
     folder = (Path(root) if root else _repository() / "examples") / "gpt"
     if not (folder / "model.py").is_file():
@@ -52,14 +52,14 @@ def gpt_example() -> Path:
 
 
 def free_port() -> int:
-    """Of loopback; nobody listens there just now."""
+    """A port of loopback on which no process listens right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def job_environment() -> dict[str, str]:
-    """One computing thread per rank, and this interpreter with this package, for every tool alike."""
+    """The same for every tool: one computing thread per rank, and this interpreter with this package."""
     package = str(Path(__file__).resolve().parents[3])
     path = os.environ.get("PYTHONPATH")
     return os.environ | {
@@ -71,7 +71,7 @@ def job_environment() -> dict[str, str]:
 
 
 def model_parameters() -> int:
-    """Parameters of the compared model, counted by a process of its own: this one stays free of torch."""
+    """Number of parameters of the compared model, counted in a separate process: this one stays free of torch."""
     count = "import gpt_setup, model; print(model.parameter_count(gpt_setup.build(0).model))"
     environment = job_environment()
     environment["PYTHONPATH"] += os.pathsep + str(JOBS)

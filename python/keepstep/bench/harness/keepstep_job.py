@@ -21,11 +21,11 @@ from keepstep.bench.harness.workload import Workload
 
 @dataclass
 class Membership:
-    """What the journal says about who is who, brought up to date line by line.
+    """Which worker holds which rank, according to the journal, updated line by line.
 
     `workers[r]` is the worker that holds rank r. `settled`: this generation has committed a step on all ranks. `nodes`:
-    those that have ranks, in rank order, and `on_spare_nodes`: how many parked workers wait on others; both are said
-    by who starts several nodes.
+    those that have ranks, in rank order; `on_spare_nodes`: the number of workers parked on other nodes. The code that
+    starts several nodes sets both.
     """
 
     workers: tuple[int, ...] = ()
@@ -67,11 +67,11 @@ class Membership:
                 self._parked.add(worker)
 
     def spares(self) -> set[int]:
-        """Workers that are parked and hold no rank."""
+        """Parked workers without a rank."""
         return self._parked - set(self.workers)
 
     def ready(self) -> bool:
-        """All ranks train, and as many spares as asked for are parked."""
+        """Whether all ranks train and as many spares as requested have parked."""
         wanted = self.spares_wanted + self.on_spare_nodes
         return self.settled and len(self.workers) == self.world_size and len(self.spares()) >= wanted
 
@@ -85,9 +85,9 @@ def _integer(value: object) -> int:
 
 @dataclass(frozen=True)
 class Kill:
-    """A SIGKILL from outside: `ranks` ranks from `rank` on are gone, `pid` was the process or the launcher.
+    """A SIGKILL from outside: killed `ranks` ranks from `rank` on; `pid` was the process or the launcher.
 
-    `mono`: CLOCK_MONOTONIC just before; `after_commit_s`: since the newest commit of any rank; both in seconds.
+    `mono`: CLOCK_MONOTONIC just before it; `after_commit_s`: time since the newest commit of any rank; in seconds.
     """
 
     what: str
@@ -99,7 +99,7 @@ class Kill:
 
 
 class KeepstepJob:
-    """A job on one node and its run directory; `poll` before asking."""
+    """A job on one node and its run directory. Call `poll` before queries."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class KeepstepJob:
         )
 
     def poll(self) -> None:
-        """Reads what is new in journal and commit files."""
+        """Reads new lines of the journal and the commit files."""
         self.commits.poll()
         for line in self._journal.poll():
             self.membership.read(json.loads(line))
@@ -164,7 +164,7 @@ class KeepstepJob:
         return mono - max((commit.mono for commit in self.commits.commits if commit.mono <= mono), default=0.0)
 
     def refill(self) -> None:
-        """After a recovery: makes the job as able to bear a kill as before. On one node it does that itself."""
+        """After a recovery: prepares the job for the next kill. On one node the job does that itself."""
 
     def stop(self) -> None:
         self.job.stop()
@@ -175,13 +175,13 @@ class KeepstepJob:
 
 
 def tell_report(run: Path, mono: float, **killed: int) -> None:
-    """When something was killed from outside, which the job's journal cannot know; see `keepstep report`."""
+    """Records a kill from outside, which the job's journal cannot know, for `keepstep report`."""
     with (run / "faults.jsonl").open("a") as file:
         file.write(json.dumps({"mono": mono} | killed) + "\n")
 
 
 def losses(run: Path) -> dict[int, float]:
-    """The loss of every committed step of a run directory, as it was written: equal floats are equal bits."""
+    """The loss of every committed step of a run directory, exactly as written: equal floats mean equal bits."""
     found: dict[int, float] = {}
     try:
         text = (run / "metrics.jsonl").read_text()
@@ -191,7 +191,7 @@ def losses(run: Path) -> dict[int, float]:
         try:
             metrics = json.loads(line)
         except ValueError:
-            continue  # a line the stop cut off
+            continue  # truncated when the job stopped
         if isinstance(metrics.get("loss"), float):
             found[int(metrics["step"])] = metrics["loss"]
     return found

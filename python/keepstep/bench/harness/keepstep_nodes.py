@@ -1,7 +1,7 @@
-"""Our side with several nodes: a launcher each, all on this machine over loopback, and a spare node that waits.
+"""Our side with several nodes: one launcher per node, all on this machine over loopback, and a waiting spare node.
 
-The fault is a whole node: its launcher, which is its agent, and every process below. Node 0 is never killed: it has the
-coordinator, whose end is the job's end.
+The fault is a whole node: its launcher, which contains its agent, and every process below. Node 0 is never killed: it
+runs the coordinator, whose end is the job's end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NODES = 2
 
 
 class Launchers:
-    """The launchers of one job by node number, which is `--node-rank`. Files go to `folder`.
+    """The launchers of one job by node number (`--node-rank`). Files go to `folder`.
 
-    `options` and `script` are those of every launcher; the job's journal is `folder`/run.
+    `options` and `script`: for every launcher. The job's journal is `folder`/run.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Launchers:
 
     def _start(self, node: int) -> None:
         run = self._folder / "run"
-        # A journal is never overwritten; what a lost node of this number wrote stays where the report finds it.
+        # A journal is never overwritten: what a lost node of this number wrote stays where the report finds it.
         for path in run.glob(f"*.node{node}.jsonl"):
             path.rename(path.with_name(f"{path.stem}.{self._started}.jsonl"))
         self._started += 1
@@ -64,20 +64,20 @@ class Launchers:
         )
 
     def kill(self, node: int) -> tuple[int, float]:
-        """SIGKILL to a node, told to the report. Returns the launcher's pid and CLOCK_MONOTONIC at the kill."""
+        """SIGKILLs a node and tells the report. Returns the launcher's pid and CLOCK_MONOTONIC at the kill."""
         job = self.jobs.pop(node)
         mono = job.kill()
         tell_report(self._folder / "run", mono, node=node)
         return job.process.pid, mono
 
     def start_missing(self) -> None:
-        """A launcher under the number of each node that was killed: the next spare node."""
+        """Starts a launcher under the number of each killed node: the next spare node."""
         for node in self._all:
             if node not in self.jobs:
                 self._start(node)
 
     def check(self) -> None:
-        """Raises BenchError if one failed that nobody killed."""
+        """Raises BenchError if a launcher failed that was not killed."""
         for node, job in self.jobs.items():
             if not job.running() and job.process.returncode != 0:
                 raise BenchError(
@@ -86,7 +86,7 @@ class Launchers:
                 )
 
     def stop(self) -> None:
-        """Node 0 first: the others end with it."""
+        """Stops node 0 first; the others end with it."""
         for node in sorted(self.jobs):
             self.jobs[node].stop()
 
@@ -110,7 +110,7 @@ class KeepstepNodes(KeepstepJob):
         return found
 
     def choose(self, random_of: random.Random) -> int:
-        """A place among the nodes that have ranks, but not node 0's."""
+        """A place among the nodes that have ranks, except node 0's."""
         return random_of.randrange(1, NODES)
 
     def kill(self, victim: int) -> Kill:

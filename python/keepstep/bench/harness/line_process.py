@@ -1,6 +1,6 @@
-"""Child processes that take words on standard input and answer with one JSON object a line.
+"""Child processes that read words from standard input and answer with one JSON object per line.
 
-They end at the end of their input, so none outlives the benchmark, however it ends.
+They end with their input, so none outlives the benchmark, however that ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LineProcess:
             raise self._gone() from None
 
     def take(self, event: str) -> Answer | None:
-        """The first unread answer with that "event", if it came already. Raises BenchError if the child failed."""
+        """The first unread answer with that "event", if it has arrived. Raises BenchError if the child failed."""
         for answer in self._answers:
             if answer["event"] == "failed":
                 raise BenchError(f"{self.name}: {answer['because']}")
@@ -69,7 +69,7 @@ class LineProcess:
         return None
 
     def read(self) -> None:
-        """Reads what can be read. Raises BenchError at its end."""
+        """Reads what is available. Raises BenchError at the end of the output."""
         data = os.read(self._output.fileno(), 1 << 16)
         if not data:
             raise self._gone()
@@ -79,7 +79,7 @@ class LineProcess:
     def cpu_seconds(self) -> float:
         """CPU time of the child so far, user and system, to the kernel's clock tick (10 ms)."""
         stat = Path("/proc", str(self._process.pid), "stat").read_bytes()
-        # The name, in parentheses, may hold anything; user and system time are the 14th and 15th field of the line.
+        # The name, in parentheses, may contain anything; user and system time are the 14th and 15th field of the line.
         user, system = stat[stat.rindex(b")") + 2 :].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -88,7 +88,7 @@ class LineProcess:
             self._input.close()
 
     def stop(self) -> None:
-        """Ends the child: kindly, then not."""
+        """Ends the child: gently, then by force."""
         try:
             self.end_input()
         except BrokenPipeError:
@@ -107,7 +107,7 @@ class LineProcess:
 
 
 def answers(processes: Iterable[LineProcess], event: str, timeout_s: float) -> list[Answer]:
-    """One answer with that "event" from each process, in their order. Raises BenchError if one fails or is too slow."""
+    """One answer with that "event" from each process, in order. Raises BenchError if one fails or is too slow."""
     waiting = list(processes)
     found: dict[str, Answer] = {}
     deadline = time.monotonic() + timeout_s

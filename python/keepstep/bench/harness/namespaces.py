@@ -1,4 +1,4 @@
-"""Nodes of one machine: network namespaces, joined by a veth pair or a bridge. Needs root and `ip` (of iproute2)."""
+"""Nodes on one machine: network namespaces, joined by a veth pair or a bridge. Needs root and `ip` (of iproute2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Node:
 
 
 def why_not() -> str | None:
-    """Why this machine cannot have nodes of its own; None if it can."""
+    """Why such nodes cannot be created on this machine; None if they can."""
     if shutil.which("ip") is None:
         return "there is no command `ip` (package iproute2)"
     if os.geteuid() != 0:
@@ -71,7 +71,7 @@ def _remove(namespaces: Iterable[str]) -> None:
 
 @contextmanager
 def switched_nodes(count: int) -> Iterator[list[Node]]:
-    """So many nodes, all on one bridge; takes them away at the end, whatever happened."""
+    """`count` nodes on one bridge; always removes them at the end."""
     _check()
     nodes = _named(count)
     switch = nodes[0].namespace + "-sw"
@@ -94,7 +94,7 @@ def switched_nodes(count: int) -> Iterator[list[Node]]:
 
 @contextmanager
 def two_nodes() -> Iterator[tuple[Node, Node]]:
-    """Two, by a cable; takes them away at the end, whatever happened."""
+    """Two nodes joined by a veth pair; always removes them at the end."""
     _check()
     first, second = _named(2)
     try:

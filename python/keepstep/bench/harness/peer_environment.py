@@ -1,4 +1,4 @@
-"""Packages that keepstep is compared with: each in an environment of its own, as none is a dependency of keepstep."""
+"""Packages that keepstep is compared with, each in a separate environment, as none is a dependency of keepstep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keepstep.bench.harness.environment import BenchError
 
 @dataclass(frozen=True)
 class Peer:
-    """A package of one version, below ~/.cache/keepstep-bench.
+    """A package in one version, installed below ~/.cache/keepstep-bench.
 
     Attributes:
         name: what it is called here.
@@ -33,7 +33,7 @@ class Peer:
         return Path.home() / ".cache" / "keepstep-bench" / f"{self.name}-{self.version}"
 
     def python(self) -> str:
-        """The interpreter that has it beside this environment's torch. Raises BenchError if it is not installed."""
+        """The interpreter with the package and this environment's torch. Raises BenchError if it is not installed."""
         python = self.home / "bin" / "python"
         if not python.exists():
             raise BenchError(
@@ -43,12 +43,12 @@ class Peer:
         return str(python)
 
     def install(self) -> None:
-        """A virtual environment that sees this one's packages, and the package in it."""
+        """Creates a virtual environment that also sees this one's packages, and installs the package in it."""
         if self.home.exists():
             shutil.rmtree(self.home)
         subprocess.run([sys.executable, "-m", "venv", str(self.home)], check=True)
         inside = self.home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-        # Where this environment's packages are; torch may be elsewhere than the rest, by a .pth of its own.
+        # Where this environment's packages are; a .pth file may place torch elsewhere.
         places = [sysconfig.get_path("purelib")]
         torch = find_spec("torch")
         if torch is not None and torch.origin is not None:

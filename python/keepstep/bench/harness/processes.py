@@ -1,4 +1,4 @@
-"""Starting jobs so that none of their processes outlives the benchmark, however it ends."""
+"""Starts jobs so that none of their processes outlives the benchmark, however it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _parents() -> dict[int, int]:
                 stat = Path("/proc", entry, "stat").read_bytes()
             except OSError:
                 continue
-            # The name, in parentheses, may hold anything.
+            # The name, in parentheses, may contain anything.
             parents[int(entry)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
     return parents
 
@@ -42,7 +42,7 @@ def descendants(root: int) -> list[int]:
 
 
 class Job:
-    """A command in a session of its own; its output goes to a file."""
+    """A command in its own session; its output goes to a file."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class Job:
         return self.process.wait(timeout_s)
 
     def stop(self, first: signal.Signals = signal.SIGINT) -> int:
-        """Asks, asks harder, then ends it and everything below it. Returns the exit code."""
+        """Asks the job to end, then more firmly, then kills it and everything below it. Returns the exit code."""
         for number in (first, signal.SIGTERM):
             if self.running():
                 self.process.send_signal(number)
@@ -80,7 +80,7 @@ class Job:
         return self.process.wait()
 
     def kill(self) -> float:
-        """SIGKILL to it and to everything below it, at once. Returns CLOCK_MONOTONIC, in seconds, just before."""
+        """SIGKILLs the job and everything below it at once. Returns CLOCK_MONOTONIC, in seconds, just before."""
         pids = [self.process.pid, *descendants(self.process.pid)]
         mono = time.monotonic()
         for pid in pids:
@@ -101,9 +101,9 @@ def _kill(pid: int) -> None:
 
 
 class Processes:
-    """Owns the jobs of a benchmark: ``with Processes() as processes``. Leaving it ends whatever still lives.
+    """Owns the jobs of a benchmark: ``with Processes() as processes``. On exit it ends whatever is still alive.
 
-    Orphans of a job become children of this process (a subreaper), so nothing can slip away.
+    Orphans of a job become children of this process (a subreaper), so none can escape.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # From here on nothing is left behind, however often Ctrl-C is pressed meanwhile.
+        # From here on nothing is left behind, no matter how often Ctrl-C is pressed.
         on_sigint = signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for job in self._jobs:

@@ -1,4 +1,4 @@
-"""Waiting for what a job writes into files, without taking its CPU; and the progress bar."""
+"""Waits for what a job writes to files, without taking its CPU; and the progress bar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_S = 0.02
 
 
 def wait_for(what: str, job: Job | None, timeout_s: float, look: Callable[[], T | None]) -> T:
-    """What `look` returns once it is not None. Raises BenchError when the job ends first, or after the timeout."""
+    """Returns the first result of `look` that is not None. Raises BenchError if the job ends first, or on a timeout."""
     deadline = time.monotonic() + timeout_s
     while True:
         running = job is None or job.running()
@@ -37,7 +37,7 @@ def wait_for(what: str, job: Job | None, timeout_s: float, look: Callable[[], T 
 
 
 def wait_for_end(what: str, job: Job, timeout_s: float, progress: Callable[[], None] = lambda: None) -> None:
-    """Returns when the job ended well; calls `progress` now and then. Raises BenchError if it fails or takes longer."""
+    """Waits for a successful end, calling `progress` now and then. Raises BenchError on failure or timeout."""
 
     def ended() -> bool | None:
         running = job.running()
@@ -50,7 +50,7 @@ def wait_for_end(what: str, job: Job, timeout_s: float, progress: Callable[[], N
 
 
 def progress_bar() -> Progress:
-    """On standard error, and only if that is a terminal: standard output belongs to the result."""
+    """On standard error, and only if that is a terminal: standard output is for the result."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

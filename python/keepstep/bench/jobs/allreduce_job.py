@@ -1,4 +1,4 @@
-"""One rank of ``keepstep bench allreduce``: the same all_reduce by both backends, in turns; and a STREAM triad."""
+"""One rank of ``keepstep bench allreduce``: the same all_reduce on both backends in turns, and a STREAM triad."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch.distributed as dist
 
 import keepstep.torch  # noqa: F401  (registers the backend)
 
-TRIAD_BYTES = 32 << 20  # of each of the three arrays: far more than the caches of one core
+TRIAD_BYTES = 32 << 20  # per array, of three: far more than the caches of one core
 TRIAD_ROUNDS = 12
 
 
 def triad(group: dist.ProcessGroup) -> float:
-    """Bytes a second that each process moves in a = b + s * c while all do the same (STREAM's counting), median."""
+    """Bytes per second that each process moves in a = b + s * c while all do (counted like STREAM); the median."""
     count = TRIAD_BYTES // 8
     b, c, a = np.ones(count), np.ones(count), np.empty(count)
-    chunk = 1 << 13  # what numpy needs two passes for stays in the first cache
+    chunk = 1 << 13  # small enough that the data of numpy's two passes stays in the L1 cache
     times = []
     for _ in range(TRIAD_ROUNDS):
         dist.barrier(group)
@@ -31,13 +31,13 @@ def triad(group: dist.ProcessGroup) -> float:
             part = slice(start, start + chunk)
             np.multiply(c[part], 3.0, out=a[part])
             np.add(a[part], b[part], out=a[part])
-        dist.barrier(group)  # with more processes than cores they run one after the other: the last one counts
+        dist.barrier(group)  # with more processes than cores they run in turn: the last one counts
         times.append(time.perf_counter() - begun)
     return 3 * TRIAD_BYTES / statistics.median(times)
 
 
 def one_round(tensor: torch.Tensor, group: dist.ProcessGroup, repeats: int) -> float:
-    """Seconds for one all_reduce, mean of `repeats` in a row."""
+    """Seconds per all_reduce, the mean of `repeats` in a row."""
     dist.all_reduce(tensor, group=group)
     dist.barrier(group)
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The job of `keepstep bench checkpoint` that keepstep protects: steps with and without its copies take turns.
+"""The job of `keepstep bench checkpoint` that keepstep protects: steps with and without its copies in turns.
 
-Between them steps with a plain memcpy of the state beside them, and with as many bytes through loopback TCP: what the
-copies are a share of. Each rank writes one JSON file: a row for every step, and what memory its node holds for copies.
+Among them are steps with a concurrent memcpy of the state, and with as many bytes through loopback TCP, for comparison
+with the copies. Each rank writes one JSON file: a row per step, and the memory that its node holds for copies.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import keepstep
 if TYPE_CHECKING:
     from keepstep import Run
 
-WARM_UP = 4  # steps; the first three check digests, and the first finds out how much a step computes
-# Runs of an odd length, so that both slots of a vault take turns, and no copy is measured alone.
+WARM_UP = 4  # steps; the first three check digests, and the first determines how much a step computes
+# Runs of odd length, so both slots of a vault take turns, and no copy is measured alone.
 ROUND = ("plain", "plain", "copies", "copies", "copies", "plain", "memcpy", "loopback")
 
 
@@ -36,10 +36,10 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
 
 
 class Turns:
-    """Stands between the run and its copies: lets them happen where it is their turn, and takes the time they take.
+    """Sits between the run and its copies: lets them happen in their turns, and measures their time.
 
-    A step's row goes from the end of one wait to the end of the next: the update before it, the copy that begins after
-    that, and the step that computes beside the copy.
+    A step's row covers the time from the end of one wait to the end of the next: the previous update, the copy that
+    starts after it, and the step that computes during the copy.
     """
 
     def __init__(self, run: Run, of_step: list[str], state: work.State) -> None:
@@ -52,7 +52,7 @@ class Turns:
         self._beside: work.Beside | None = None
         self._blocked_s = self._blocked_cpu_s = 0.0
         self._mark = self._now()
-        self.compute_s = 0.0  # of the step under way
+        self.compute_s = 0.0  # of the current step
         self.rows: list[dict[str, Any]] = []
         run._shards.protect, run._shards.wait = self.protect, self.wait  # type: ignore[method-assign]
 
@@ -103,7 +103,7 @@ class Turns:
 
 
 def vault_bytes() -> dict[str, int]:
-    """Memory for copies that this process has mapped: bytes by the memory's number in the kernel."""
+    """Memory for copies that this process has mapped: bytes by inode number."""
     found: dict[str, int] = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         match = re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +/memfd:keepstep-shard", line)

@@ -1,7 +1,7 @@
 """The job of `keepstep bench checkpoint` that torchrun starts: the same state and steps, saved by torch's own means.
 
-Every way of saving has its turn, and steps without any save are between them. A way saves after each step, unless its
-last save is still under way: then as soon as that is done. Each rank writes one JSON file: a row for every step.
+The ways of saving take turns, with steps without any save in between. A way saves after each step, unless its previous
+save is still in progress: then as soon as that is done. Each rank writes one JSON file: a row per step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TURN = 3  # steps of a way in a row
 
 
 class TorchSave:
-    """Each rank's own file, on the disk when the call returns."""
+    """Each rank writes its own file, which is on the disk when the call returns."""
 
     def __init__(self, folder: Path, state: work.State) -> None:
         self._path = folder / f"rank{dist.get_rank()}.pt"
@@ -48,12 +48,12 @@ class TorchSave:
 
 
 class AsyncSave:
-    """``dcp.async_save``. `reused`: one stager for all saves keeps its buffers; `background`: it copies in a thread."""
+    """``dcp.async_save``. `reused`: all saves share one stager and its buffers; `background`: it copies in a thread."""
 
     def __init__(self, folder: Path, state: work.State, process: bool, reused: bool, background: bool) -> None:
         self._folder = folder
         self._state = state.tensors
-        self._group = dist.new_group(backend="gloo")  # a save's collectives run beside those of the training
+        self._group = dist.new_group(backend="gloo")  # a save's collectives run concurrently with those of training
         self._how = AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD
         self._stager: AsyncStager | None = None
         if reused or background:
@@ -62,7 +62,7 @@ class AsyncSave:
         self._saved: Any = None
 
     def ready(self) -> bool:
-        """Alike on all ranks, as a save is a collective."""
+        """The same on all ranks, because a save is a collective."""
         busy = torch.tensor([int(self._saved is not None and not self._saved.done())])
         dist.all_reduce(busy)
         return int(busy.item()) == 0
@@ -83,7 +83,7 @@ class AsyncSave:
             self._saved = answer
 
     def before_update(self) -> None:
-        """The state may not change before it is copied."""
+        """Waits until the state has been copied and may change."""
         if self._staged is not None:
             self._staged.result()
             self._staged = None
@@ -125,7 +125,7 @@ def main() -> None:
         ways[way] = WAYS[way](folder, state)
 
     def step(kind: str, way: TorchSave | AsyncSave | None) -> None:
-        """The update before, what begins to save it, and the step that computes beside."""
+        """An update, the start of its save, and the step that computes meanwhile."""
         dist.barrier()
         began, cpu_began = time.perf_counter(), work.cpu_seconds()
         state.update()
@@ -151,7 +151,7 @@ def main() -> None:
             }
         )
 
-    for round_ in range(chosen.rounds + 1):  # the first one warms up: buffers are made, processes started
+    for round_ in range(chosen.rounds + 1):  # the first round is a warm-up: it allocates buffers and starts processes
         if round_ == 1:
             rows.clear()
         for name in list(ways):

@@ -1,7 +1,7 @@
-"""What both jobs of `keepstep bench checkpoint` train: the same sharded tensors, and steps of one length that compute.
+"""What both jobs of `keepstep bench checkpoint` train: the same sharded tensors, and computing steps of equal length.
 
-The state is a stack of transformer layers under FSDP2, with AdamW's moments. A step multiplies matrices; the weights
-take no part in that, so that its length does not depend on their number. The update changes every byte of the state.
+The state is a stack of transformer layers under FSDP2, with AdamW's moments. A step multiplies matrices without using
+the weights, so its length does not depend on their number. The update changes every byte of the state.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
 LAYERS = 12
-SIDE = 384  # of the matrices a step multiplies: a few milliseconds at a time
-COPIES_OF_A_PARAMETER = 3  # itself and AdamW's two moments, float32 all
-WIRE_CHUNK = 16 << 20  # a call each, so that no time goes by waiting for the interpreter
+SIDE = 384  # of the matrices that a step multiplies: a few milliseconds per product
+COPIES_OF_A_PARAMETER = 3  # itself and AdamW's two moments, all float32
+WIRE_CHUNK = 16 << 20  # bytes per call, so no time is lost waiting for the interpreter
 
 
 class Layer(torch.nn.Module):
@@ -42,7 +42,7 @@ class Layer(torch.nn.Module):
 
 
 def build(world: int, bytes_per_rank: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """Sharded over all ranks; each holds about `bytes_per_rank`, moments included. Needs a process group."""
+    """Sharded over all ranks; each holds about `bytes_per_rank`, including moments. Needs a process group."""
     width = round(math.sqrt(bytes_per_rank * world / (4 * COPIES_OF_A_PARAMETER * 12 * LAYERS)))
     with torch.device("meta"):
         model = torch.nn.Sequential(*(Layer(width) for _ in range(LAYERS)))
@@ -63,11 +63,11 @@ def build(world: int, bytes_per_rank: int) -> tuple[torch.nn.Module, torch.optim
 
 
 class State:
-    """The tensors of this rank, to be changed and copied."""
+    """The tensors of this rank, to be updated and copied."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.tensors: dict[str, Tensor] = {}  # DTensors, as DCP takes them
+        self.tensors: dict[str, Tensor] = {}  # DTensors, as DCP accepts them
         for parameter in model.parameters():
             self.tensors[f"model.{names[id(parameter)]}"] = parameter.data
             for key, value in optimizer.state[parameter].items():
@@ -78,22 +78,22 @@ class State:
         self._aside: list[Tensor] = []
 
     def prepare_aside(self) -> None:
-        """Before `copy_aside`."""
+        """Call before `copy_aside`."""
         self._aside = [torch.ones(self.bytes, dtype=torch.uint8) for _ in range(2)]
 
     def update(self) -> None:
-        """What an optimizer does to memory: every byte of the state is read and written."""
+        """Accesses memory like an optimizer: reads and writes every byte of the state."""
         with torch.no_grad():
             torch._foreach_mul_(self.local, 0.999)
 
     def copy_aside(self) -> None:
-        """One memcpy of as many bytes, between pieces of memory that are there already; without the interpreter."""
+        """One memcpy of as many bytes between existing buffers, without the interpreter."""
         to, source = self._aside
         ctypes.memmove(to.data_ptr(), source.data_ptr(), self.bytes)
 
 
 class Compute:
-    """So many products of matrices that all ranks, at once, take a step's time for them."""
+    """Matrix products, as many as take a step's time when all ranks compute at once."""
 
     def __init__(self) -> None:
         self._a, self._b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
@@ -101,7 +101,7 @@ class Compute:
         self._count = 0
 
     def agree(self, seconds: float) -> None:
-        """Finds out how many that are. All ranks call it."""
+        """Determines the number of products. All ranks call it."""
         dist.barrier()
         until = time.perf_counter() + seconds
         done = 0
@@ -113,7 +113,7 @@ class Compute:
         self._count = max(1, int(count.item()) // dist.get_world_size())
 
     def run(self) -> float:
-        """A step's worth; the seconds it took."""
+        """Computes one step; returns the seconds it took."""
         began = time.perf_counter()
         for _ in range(self._count):
             torch.mm(self._a, self._b, out=self._out)
@@ -121,7 +121,7 @@ class Compute:
 
 
 class Stopwatch:
-    """Adds up the time, and this thread's CPU time, of all that is done under it."""
+    """Adds up the time, and this thread's CPU time, of everything done under it."""
 
     def __init__(self) -> None:
         self.seconds = self.cpu_seconds = 0.0
@@ -135,7 +135,7 @@ class Stopwatch:
 
 
 class Beside:
-    """A thread that does one thing while the step computes."""
+    """A thread that runs `work` while the step computes."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.seconds = 0.0
@@ -153,7 +153,7 @@ class Beside:
         self._thread.start()
 
     def join(self) -> float:
-        """The seconds it took."""
+        """Returns the seconds it took."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -161,7 +161,7 @@ class Beside:
 
 
 class Loopback:
-    """A TCP connection to ourselves: what the kernel takes for as many bytes, and nothing else."""
+    """A TCP connection to ourselves: measures what the kernel needs for as many bytes, and nothing else."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -184,13 +184,13 @@ class Loopback:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of those it started, so far."""
+    """CPU time so far of this process and of those it started."""
     total = time.process_time()
     ticks = os.sysconf("SC_CLK_TCK")
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread ended meanwhile
+        with contextlib.suppress(OSError):  # the thread has ended
             for pid in (task / "children").read_text().split():
-                with contextlib.suppress(OSError):  # the process did
+                with contextlib.suppress(OSError):  # the process has ended
                     fields = Path("/proc", pid, "stat").read_bytes().rpartition(b")")[2].split()
                     total += (int(fields[11]) + int(fields[12])) / ticks
     return total

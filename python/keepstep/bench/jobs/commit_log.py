@@ -1,4 +1,4 @@
-"""One line per commit and process: ``step rank generation ranks seconds`` (CLOCK_MONOTONIC). One write a line."""
+"""One line per commit and process: ``step rank generation ranks seconds`` (CLOCK_MONOTONIC). One write per line."""
 
 from __future__ import annotations
 

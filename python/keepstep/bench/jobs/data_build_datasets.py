@@ -15,7 +15,7 @@ import numpy
 
 
 def main(source: str, folder: str, tokenizer: str, workers: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # nothing is found in a cache
+    shutil.rmtree(folder, ignore_errors=True)  # so nothing is found in a cache
     datasets.disable_progress_bars()
     began = time.monotonic()
     if tokenizer == "bytes":

@@ -1,4 +1,4 @@
-"""JSON lines to a corpus as Megatron's tools/preprocess_data.py does it: a pool tokenizes lines, one process writes.
+"""JSON lines to a corpus like Megatron's tools/preprocess_data.py: a pool tokenizes lines, one process writes.
 
 usage: data_build_megatron.py INPUT PREFIX bytes|TOKENIZER WORKERS
 """

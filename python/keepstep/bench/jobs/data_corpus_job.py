@@ -1,4 +1,4 @@
-"""Writes the corpus of `keepstep bench data`: the standard library's sources, a token a byte, as often as it takes."""
+"""Writes the corpus of `keepstep bench data`: the standard library's sources, a token per byte, repeated as needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that wants its first batch after so many consumed samples; prints when it had it (CLOCK_MONOTONIC)."""
+"""A process that needs its first batch after a number of consumed samples; prints when it got it (CLOCK_MONOTONIC)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of_keepstep(chosen: argparse.Namespace) -> Iterator[Any]:
 
 
 def of_dataloader(chosen: argparse.Namespace) -> Iterator[Any]:
-    """The order is the seed's, and what was consumed is loaded again and dropped."""
+    """The order follows from the seed; consumed samples are loaded again and dropped."""
     loader = torch.utils.data.DataLoader(
         Memmap(chosen.prefix, chosen.sequence_length, "int64"), chosen.batch, shuffle=True,
         generator=torch.Generator().manual_seed(7), num_workers=chosen.workers,
@@ -36,7 +36,7 @@ def of_dataloader(chosen: argparse.Namespace) -> Iterator[Any]:
 
 
 def of_stateful_dataloader(chosen: argparse.Namespace) -> Iterator[Any]:
-    """torchdata's: resumed from a state that another process saved when it had consumed as many."""
+    """torchdata's loader, resumed from a state that another process saved after consuming as many."""
     from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found, unused-ignore]
 
     loader = StatefulDataLoader(

@@ -1,4 +1,4 @@
-"""Ranks that hold a corpus at the same time, and by how much their proportional set sizes grew together."""
+"""Ranks that hold a corpus at the same time, and the total growth of their proportional set sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pss_bytes() -> int:
 
 
 def mapped(prefix: str) -> Any:
-    """keepstep: every token was read once."""
+    """keepstep: reads every token once."""
     from keepstep.data import TokenDataset
 
     data = TokenDataset(prefix, 2048)
@@ -33,7 +33,7 @@ def mapped(prefix: str) -> Any:
 
 
 def loaded(prefix: str) -> Any:
-    """A plain loader: the tokens in memory of its own."""
+    """A plain loader: holds the tokens in private memory."""
     return torch.from_numpy(numpy.fromfile(prefix + ".bin", dtype=numpy.int16))
 
 
@@ -46,16 +46,16 @@ def wait_for_word(go: int) -> None:
 
 
 def rank(load: Callable[[str], Any], prefix: str, ready: int, go: int, result: int) -> None:
-    """Says on `ready` that it is there and that it holds the corpus; waits each time for a byte on `go`."""
+    """Reports each phase on `ready`, then waits for a byte on `go`."""
     os.write(ready, b".")
     wait_for_word(go)
-    before = pss_bytes()  # while all are there and none holds anything
+    before = pss_bytes()  # while all ranks exist and none holds anything
     os.write(ready, b".")
     wait_for_word(go)
     held = load(prefix)
     os.write(ready, b".")
     wait_for_word(go)
-    grown = pss_bytes() - before  # while all hold it
+    grown = pss_bytes() - before  # while all ranks hold it
     os.write(result, f"{grown}\n".encode())
     os.write(ready, b".")
     wait_for_word(go)
@@ -66,16 +66,16 @@ def main(chosen: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     import keepstep.data
 
-    _ = keepstep.data.TokenDataset  # imported once, before the ranks are there
+    _ = keepstep.data.TokenDataset  # imported once, before the forks
     ready_out, ready_in = os.pipe()
     result_out, result_in = os.pipe()
     children = []
-    go: list[int] = []  # one for each rank: a fast one must not take another's word
+    go: list[int] = []  # one per rank, so a fast rank cannot take another's byte
     for _number in range(chosen.ranks):
         go_out, go_in = os.pipe()
         pid = os.fork()
         if pid == 0:
-            for end in [*go, go_in]:  # a rank whose parent is gone reads the end, and ends
+            for end in [*go, go_in]:  # so a rank whose parent is gone reads end of file, and exits
                 os.close(end)
             try:
                 rank(SIDES[chosen.side], chosen.prefix, ready_in, go_out, result_in)
@@ -86,7 +86,7 @@ def main(chosen: argparse.Namespace) -> None:
         os.close(go_out)
         children.append(pid)
         go.append(go_in)
-    os.close(ready_in)  # an early end of a rank must not leave this process waiting
+    os.close(ready_in)  # so this process does not wait forever if a rank ends early
     for _phase in range(4):
         arrived = 0
         while arrived < chosen.ranks:

@@ -1,7 +1,7 @@
-"""Sides of `keepstep bench data` in turns: makes batches for some seconds each and prints a JSON line a turn.
+"""The sides of `keepstep bench data` in turns: makes batches for some seconds each and prints a JSON line per turn.
 
-CPU time is that of this process within the measured seconds, all threads, and for the DataLoader also of its workers:
-what the kernel's scheduler counted (/proc/PID/task/TID/schedstat).
+CPU time is that of all threads of this process within the measured seconds, for the DataLoader also that of its
+workers, as counted by the kernel's scheduler (/proc/PID/task/TID/schedstat).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 
 
 def children_cpu_seconds() -> float:
-    """Of this process's children so far, all threads."""
+    """CPU time so far of all threads of this process's children."""
     pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     ran = [path.read_text() for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     return sum(int(text.split()[0]) for text in ran) / 1e9
 
 
 class Memmap(torch.utils.data.Dataset[Any]):
-    """The plain way: a sample is sliced out of a numpy.memmap and copied."""
+    """The plain way: slices a sample out of a numpy.memmap and copies it."""
 
     def __init__(self, prefix: str, sequence_length: int, dtype: str) -> None:
         self.tokens = numpy.memmap(prefix + ".bin", dtype=numpy.uint16, mode="r")
@@ -78,9 +78,9 @@ def of_dataloader(chosen: argparse.Namespace) -> Batches:
 
 
 def of_memcpy(chosen: argparse.Namespace) -> Batches:
-    """The same bytes in the same order by memcpy alone: one loop in C over rows, the order known before.
+    """The same bytes in the same order with memcpy alone: one loop in C over rows, in a precomputed order.
 
-    For int64 the rows are of a file of int64: as many bytes as the batch has.
+    For int64 the rows come from a file of int64: as many bytes as the batch has.
     """
     from keepstep import _engine
 
@@ -106,9 +106,9 @@ SIDES: dict[str, Callable[[argparse.Namespace], Batches]] = {
 
 
 def turn(side: str, made: Batches, seconds: float, most: int) -> dict[str, Any]:
-    """Batches for so long, and at most so many."""
+    """Makes batches for `seconds`, at most `most`."""
     tokens = late = batches = 0
-    has_workers = side == "dataloader"  # what they do in other turns is not for those
+    has_workers = side == "dataloader"  # whose work in other turns must not count there
     cpu_s = time.process_time() + (children_cpu_seconds() if has_workers else 0)
     began = time.perf_counter()
     end = began + seconds
@@ -135,13 +135,13 @@ def main(chosen: argparse.Namespace) -> None:
     sides = chosen.sides.split(",")
     made = {side: SIDES[side](chosen) for side in sides}
     if chosen.cold:
-        # Read from the disk means read once: a turn ends before the epoch does.
+        # Each page may be read from the disk only once, so a turn ends before the epoch does.
         (side,) = sides
         next(made[side])
         print(json.dumps(turn(side, made[side], chosen.seconds, epoch - 32)))
         return
     numpy.memmap(chosen.prefix + ".bin", dtype=numpy.uint8, mode="r")[::4096].sum()
-    for side in sides:  # an epoch, or as long as a turn: pages are mapped, buffers are there
+    for side in sides:  # a warm-up of an epoch or a turn's length: maps pages, allocates buffers
         turn(side, made[side], chosen.seconds, epoch)
     for number in range(chosen.rounds):
         for side in sides if number % 2 == 0 else reversed(sides):

@@ -1,6 +1,6 @@
-"""The job with faults of `keepstep bench data`: in each entry it times the first batch of the first step.
+"""The job with faults of `keepstep bench data`: times the first batch of the first step of each entry.
 
-From when `run.steps` gave the step to when the rank has its tokens.
+The time runs from when `run.steps` returned the step until the rank has its tokens.
 """
 
 from __future__ import annotations

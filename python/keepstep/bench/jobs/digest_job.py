@@ -1,7 +1,7 @@
-"""The job of `keepstep bench digest`: the byte GPT, with the time of each step and of what the comparison takes of it.
+"""The job of `keepstep bench digest`: the byte GPT, with the time of each step and the share of the comparison in it.
 
-Rank 0 writes one JSON file: for each measured step its wall and CPU time and those of the gradients' digest; then the
-time of the protected state's digest, and how many bytes both read.
+Rank 0 writes one JSON file: for each measured step its wall and CPU time, and those of the gradients' digest; then the
+time of the protected state's digest, and the bytes that both read.
 """
 
 from __future__ import annotations

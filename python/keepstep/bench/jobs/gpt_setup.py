@@ -1,4 +1,4 @@
-"""Model, optimizer, schedule and text of the compared job; the same for every tool."""
+"""The model, optimizer, schedule and text of the compared job, the same for every tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of `keepstep bench hydrate`: state of a given size, and steps that leave the CPU to others."""
+"""The job of `keepstep bench hydrate`: state of a given size, and steps that leave the CPU idle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Numbers(torch.utils.data.Dataset[Tensor]):
 
 
 class Ballast(torch.nn.Module):
-    """Protected bytes that nobody computes with, in tensors as large as those of a model."""
+    """Protected bytes that no computation uses, in tensors as large as those of a model."""
 
     def __init__(self, total: int, each: int) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ballast(mebibytes: int) -> torch.nn.Module:
-    """Protected bytes that nobody computes with: only hydration notices them."""
+    """Protected bytes that no computation uses; only hydration moves them."""
     module = torch.nn.Module()
     generator = torch.Generator().manual_seed(1)
     content = torch.randint(0, 256, (mebibytes << 20,), dtype=torch.uint8, generator=generator)

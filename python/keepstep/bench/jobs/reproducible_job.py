@@ -1,8 +1,8 @@
-"""The job of `keepstep bench reproducible`: the same steps with DDP, and with Replicate in both of its modes, in turns.
+"""The job of `keepstep bench reproducible`: the same steps with DDP and with both modes of Replicate, in turns.
 
-A plain script under ``keepstep run``. Rank 0 writes one JSON file: for each way of synchronizing, and each number of
-micro-batches per rank, the seconds of every measured step (forward, backward, gradients equal; without the optimizer).
-After each turn it adds one byte to ``--turns``, a file.
+A plain script under ``keepstep run``. Rank 0 writes one JSON file: for each way of synchronizing and each number of
+micro-batches per rank, the seconds of every measured step (forward, backward, synchronization; without the optimizer).
+After each turn it appends one byte to the file ``--turns``.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def main() -> None:
     for count in (int(part) for part in options.micro_batches.split(",")):
         batches = [torch.randint(0, 256, (4, model.config.context + 1)) for _ in range(count)]
         times: dict[str, list[float]] = {way: [] for way in WAYS}
-        for round_ in range(options.rounds + 1):  # the first one warms up
+        for round_ in range(options.rounds + 1):  # the first round is a warm-up
             for way in WAYS:
                 wrapper: DistributedDataParallel | Replicate
                 if way == "ddp":
                     wrapper = DistributedDataParallel(model, gradient_as_bucket_view=True)
                 else:
                     wrapper = Replicate(model, reproducible=way == "reproducible")
-                # DDP settles on its buckets in its first step.
+                # DDP chooses its buckets in its first step.
                 measured = [step(way, wrapper, batches) for _ in range(4)][2:]
                 if isinstance(wrapper, Replicate):
                     wrapper.drop()

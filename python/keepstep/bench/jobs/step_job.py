@@ -1,8 +1,8 @@
 """The job of `keepstep bench step`: steps that sleep instead of computing, with votes that arrive spread over 5 ms.
 
-Writes one JSON file per rank: for each measured step when this rank voted and when it knew the decision
-(CLOCK_MONOTONIC nanoseconds), the CPU time of the vote, of the whole process, and the wall time spent in keepstep's own
-calls outside of waiting for the others.
+Writes one JSON file per rank: for each measured step when this rank voted and when it learned the decision
+(CLOCK_MONOTONIC nanoseconds), the CPU time of the vote and of the whole process, and the wall time spent in keepstep's
+own calls, excluding waits for the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def train(run: Run, args: argparse.Namespace) -> None:
     inner = {}
 
     class Timed:
-        """The engine, with the CPU time of its vote measured; all else is looked up as fast as on the engine."""
+        """The engine with the CPU time of its vote measured; other attributes are as fast as the engine's."""
 
         def __init__(self) -> None:
             for name in dir(engine):

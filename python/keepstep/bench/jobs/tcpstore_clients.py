@@ -1,12 +1,12 @@
-"""torch's TCPStore, met by many clients: the opponent of ``keepstep bench rendezvous``.
+"""torch's TCPStore with many clients: the opponent in ``keepstep bench rendezvous``.
 
     tcpstore_clients.py serve
     tcpstore_clients.py clients PORT FIRST COUNT WORLD
 
-Answers JSON lines. A client is one TCPStore object with a connection and a thread of its own, as a rank would have it.
-After each word on standard input every client of the process writes its address under a new key and reads those of
-others: ``gets`` everyone's, one after the other, as Gloo's rendezvous does; ``multi_get`` everyone's with one request;
-``neighbour`` only the next rank's.
+Answers with JSON lines. A client is one TCPStore object with its own connection and thread, like a rank. After each
+word on standard input every client of the process writes its address under a new key and reads the others' addresses:
+``gets`` all of them one at a time, like Gloo's rendezvous; ``multi_get`` all of them with one request; ``neighbour``
+only the next rank's.
 """
 
 import json
@@ -43,7 +43,7 @@ def exchange(store: TCPStore, rank: int, world: int, how: str, turn: int) -> Non
 
 
 def connect(port: int, count: int, world: int) -> list[TCPStore]:
-    """One after the other: TCPStore asks for the name of each connection's peer, and many at once wait for DNS."""
+    """Connects one at a time: TCPStore looks up the name of each connection's peer, and many at once wait for DNS."""
     return [TCPStore("127.0.0.1", port, world, False, timeout=TIMEOUT, wait_for_workers=False) for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""A job of `keepstep bench elastic` whose micro-batches sleep, as a GPU would leave the CPU idle for their time."""
+"""A job of `keepstep bench elastic` whose micro-batches sleep, like a GPU that leaves the CPU idle meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commit_log import CommitLog
 if TYPE_CHECKING:
     from keepstep import Run
 
-WIDTH = 128  # 64 KiB of gradients: they are to cost the CPU nothing, as a GPU's
+WIDTH = 128  # 64 KiB of gradients: they should cost the CPU nothing, like a GPU's
 
 
 class Numbers(torch.utils.data.Dataset[Tensor]):
@@ -43,8 +43,8 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
         for step in run.steps(Numbers(), global_batch=chosen.micro_batches, micro_batch=1, last_step=1 << 30):
             through = 0.0
             for number, numbers in enumerate(step, 1):
-                # As on a GPU's stream: it begins when the one before is through, or when the CPU is so far if that is
-                # later. The CPU is one micro-batch ahead, and waits for the last one before gradients are exchanged.
+                # Like on a GPU's stream, a micro-batch starts once the previous one is done and the CPU launched it.
+                # The CPU is one micro-batch ahead, and waits for the last one before gradients are exchanged.
                 before, through = through, max(through, time.monotonic()) + chosen.milliseconds / 1e3
                 loss = replica(numbers).square().mean()
                 until = through if number == len(step.sample_ids) else before

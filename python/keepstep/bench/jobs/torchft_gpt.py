@@ -1,7 +1,7 @@
-"""The compared job under torchft: one process is one replica group of one rank (no torchrun of its own).
+"""The compared job under torchft: each process is a replica group of one rank (without a torchrun).
 
-With ``--lighthouse-here`` this is the lighthouse instead: it prints its address and serves until it is ended.
-Tuned: see bench/recovery/torchft_job.py.
+With ``--lighthouse-here`` this is the lighthouse instead: it prints its address and serves until it is ended. Tuning:
+see bench/recovery/torchft_job.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def serve(chosen: argparse.Namespace) -> None:
         quorum_tick_ms=100,
         heartbeat_timeout_ms=round(chosen.heartbeat_s * 1000),
     )
-    # Its own address() names the host, which needs a name server.
+    # Its address() contains the host name, which needs a name server.
     print(f"http://127.0.0.1:{lighthouse.address().rsplit(':', 1)[1]}", flush=True)
     signal.sigwait([signal.SIGTERM, signal.SIGINT])
     lighthouse.shutdown()

@@ -1,7 +1,7 @@
-"""The compared job under torchrun as an elastic one: it saves through DCP when told to stop, and resumes from that.
+"""The compared job as an elastic job under torchrun: it saves through DCP when told to stop, and resumes from that.
 
-torchrun tells the workers by SIGTERM when an agent joins, and when their own agent leaves. At the end of that step all
-ranks save and exit, so that no step is lost: the shortest way that there is without keeping processes.
+torchrun sends SIGTERM to the workers when an agent joins, and when their own agent leaves. At the end of that step all
+ranks save and exit, so no step is lost: the fastest way without keeping processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from commit_log import CommitLog
 from model import next_byte_loss
 from torchrun_gpt import load, save
 
-# Not 0: an agent whose workers all exit well takes the job for finished.
+# Not 0: an agent whose workers all exit with 0 takes the job for finished.
 SAVED = 75
 
 
@@ -47,7 +47,7 @@ def main() -> None:
         dist.all_reduce(stops)
         if stops:
             save(chosen.checkpoints, step, trained)
-            # A rank that exits earlier would break connections in which the others still are.
+            # A rank that exits earlier would break connections that the others still use.
             dist.barrier()
             sys.exit(SAVED)
     dist.destroy_process_group()

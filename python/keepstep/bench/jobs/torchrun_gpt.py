@@ -25,7 +25,7 @@ def state_of(trained: gpt_setup.Trained, step: int) -> dict[str, Any]:
 
 
 def save(folder: Path, step: int, trained: gpt_setup.Trained) -> None:
-    """A checkpoint counts once `latest` names it; the one before is kept until then."""
+    """A checkpoint is valid once `latest` names it; the previous one is kept until then."""
     dcp.save(state_of(trained, step), checkpoint_id=folder / f"step-{step}")
     if dist.get_rank() == 0:
         (folder / "latest.new").write_text(str(step))
@@ -51,7 +51,7 @@ def main() -> None:
     chosen = options.parse_args()
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    # An agent that was started again counts from 0: what tells generations apart is the oldest one's count.
+    # A restarted agent counts from 0, so the highest count identifies the generation.
     restarts = torch.tensor(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
     dist.all_reduce(restarts, dist.ReduceOp.MAX)
     generation = int(restarts) + 1

@@ -1,1 +1,1 @@
-"""How long a job stands still after a fault, and what shortens that: `recovery`, `rehearsal`, `hydrate`."""
+"""The downtime of a job after a fault, and what shortens it: `recovery`, `rehearsal`, `hydrate`."""

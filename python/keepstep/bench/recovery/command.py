@@ -95,7 +95,7 @@ class _Bench:
             peaceful, peaceful_step_s = undisturbed(
                 self.processes, self.workload, self.out / "undisturbed", disturbed.last_step, self.chosen.fault
             )
-        # The long undisturbed run knows the median step better than the calibration.
+        # The long undisturbed run gives a better median step than the calibration.
         for sample in disturbed.samples:
             sample.downtime_s = sample.until_new_step_s - peaceful_step_s
             if sample.survivors_s is not None:
@@ -173,7 +173,7 @@ def main(arguments: list[str]) -> int:
         parser.error("torchft is measured with --fault rank only; leave it out of --against")
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "samples.jsonl").unlink(missing_ok=True)
-    # What is missing is said before the first minute is spent.
+    # Report what is missing before the first minute is spent.
     if not chosen.opponents_only:
         keepstep_command()
     if "torchft" in chosen.against:

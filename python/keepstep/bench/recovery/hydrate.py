@@ -39,7 +39,7 @@ PUMPED_MIB_PER_S = 1000  # about what a connection carries here
 
 
 def _copy(total: int) -> dict[str, float]:
-    """Bytes per second of each way to copy, once."""
+    """Bytes per second of each way to copy, measured once."""
     done = subprocess.run(
         [bench_program("keepstep_copy_bench"), str(total), "1"], capture_output=True, text=True, timeout=300
     )
@@ -49,7 +49,7 @@ def _copy(total: int) -> dict[str, float]:
 
 
 def _iperf3(sources: Sequence[Node], target: Node, seconds: int) -> float:
-    """Bytes per second that come from all at once, a TCP stream each."""
+    """Bytes per second from all sources at once, over one TCP stream each."""
     ports = range(PEER_PORT, PEER_PORT + len(sources))
     servers = [
         subprocess.Popen(target.command("iperf3", "-s", "-1", "-p", str(port)), stdout=subprocess.DEVNULL)
@@ -80,7 +80,7 @@ def _iperf3(sources: Sequence[Node], target: Node, seconds: int) -> float:
 
 
 def _openssl(sources: Sequence[Node], target: Node, mebibytes: int) -> float:
-    """Bytes per second from all at once, SSL_write into SSL_read over a TCP connection each."""
+    """Bytes per second from all sources at once, SSL_write into SSL_read over one TCP connection each."""
     program = bench_program(PUMP)
     receivers = []
     senders = []
@@ -132,7 +132,7 @@ def _against_peer(nodes: Sequence[Node], plane: str, seconds: int) -> Callable[[
 def _measure(
     job: HydrateJob, kills: int, beside: Callable[[], dict[str, float]], done: Callable[[], None]
 ) -> dict[str, Any]:
-    """What the job and the others came to, in turns. The first kill warms up and is not counted."""
+    """Measures the job and the others in turns. The first kill is a warm-up and is not counted."""
     ours: list[float] = []
     theirs: dict[str, list[float]] = {}
     job.replace_one()
@@ -153,7 +153,7 @@ def _measure(
         "against": best,
         "against_bytes_per_second": medians[best],
         "all_ways": medians,
-        "share": statistics.median(shares),  # of what was measured just before it: others use the machine as well
+        "share": statistics.median(shares),  # relative to what was measured just before: the machine has other load
         "shares": shares,
     }
 
@@ -169,7 +169,7 @@ def _line(row: dict[str, Any], plane: str) -> str:
 
 
 def _check(chosen: argparse.Namespace) -> None:
-    """What is missing is said before the first minute is spent."""
+    """Reports what is missing before the first minute is spent."""
     keepstep_command()
     bench_program("keepstep_copy_bench")
     bench_program(PUMP)

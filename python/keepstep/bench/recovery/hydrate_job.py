@@ -1,4 +1,4 @@
-"""The job of ``keepstep bench hydrate``: ranks on one node, or one on each of several, of which one is replaced."""
+"""The job of ``keepstep bench hydrate``: ranks on one node, or one on each of several nodes; one is replaced."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from keepstep.report.journal import read_objects
 
 READY_TIMEOUT_S = 180.0
 PORT = 29400
-STEP_S = 0.1  # nobody computes: what is measured beside the job has the CPUs to itself
+STEP_S = 0.1  # without computing: what is measured alongside the job has the CPUs to itself
 TENSOR_BYTES = 4_000_000
 
 
 class HydrateJob:
-    """`sources` ranks and one that is killed, and a spare for it. `nodes`: one for each rank; none: all on this one.
-    `options`: of ``keepstep run``, beside."""
+    """`sources` ranks, one that is killed, and a spare for it. `nodes`: one per rank; empty: all on this machine.
+    `options`: further options of ``keepstep run``."""
 
     def __init__(
         self, processes: Processes, folder: Path, sources: int, total: int, nodes: Sequence[Node], *options: str
@@ -36,7 +36,7 @@ class HydrateJob:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.run = folder / "run"
-        self.victim = sources  # a rank
+        self.victim = sources  # the rank
         self.world = sources + 1
         self.spares = max(1, len(nodes))
         self.commits = CommitReader(folder / "commits")
@@ -61,7 +61,7 @@ class HydrateJob:
         ]
 
     def _membership(self) -> Membership:
-        """As the journals tell it now: that of node 0 says who is who, those of the others who is there."""
+        """The current membership from all journals: node 0's assigns ranks; the others report their workers."""
         membership = Membership()
         lines: list[dict[str, Any]] = []
         for path in self.run.glob("journal*.jsonl"):
@@ -82,11 +82,11 @@ class HydrateJob:
         return found if whole else None
 
     def wait_until_ready(self) -> Membership:
-        """Until all ranks train and there is a spare for each node."""
+        """Waits until all ranks train and there is a spare for each node."""
         return wait_for("job with a parked spare", self.launchers[0], READY_TIMEOUT_S, self._ready)
 
     def replace_one(self) -> dict[str, Any]:
-        """Kills the victim; the journal's line about how its successor got the state."""
+        """Kills the victim; returns the journal's line about its successor's hydration."""
         pid = self.wait_until_ready().pid_of(self.victim)
         before = len(self.hydrated)
         self.commits.poll()

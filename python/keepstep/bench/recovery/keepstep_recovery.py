@@ -1,4 +1,4 @@
-"""Measuring our recoveries: kills from outside at seeded random instants, and the comparison of all losses."""
+"""Measures our recoveries: kills from outside at seeded random instants, and compares all losses."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CALIBRATION_STEPS = 12
 
 Progress = Callable[[int, str], None]
 
-# What dies, and the job that this happens to.
+# What is killed, and the job in which it is killed.
 FAULTS: dict[str, type[KeepstepJob]] = {"rank": KeepstepJob, "node": KeepstepNodes}
 
 
 @dataclass
 class Disturbed:
-    """A job that was killed at many times. `last_step`: the last one with a known loss."""
+    """A job that was killed many times. `last_step`: the last step with a known loss."""
 
     samples: list[Sample]
     run: Path
@@ -39,9 +39,9 @@ class Disturbed:
 
 
 def undisturbed(processes: Processes, workload: Workload, folder: Path, until: int, fault: str) -> tuple[Path, float]:
-    """Trains `until` steps in peace. Returns the run directory and the median step in seconds.
+    """Trains `until` steps undisturbed. Returns the run directory and the median step in seconds.
 
-    `fault` is one of FAULTS: the job is the one that bears it, so its steps are as long.
+    `fault`: one of FAULTS. The job is of the kind that suffers this fault, so its steps are as long.
     """
     job = FAULTS[fault](processes, workload, folder, until, spares=0)
     code = wait_for("the end of the undisturbed run", None, 60 + 10.0 * until, lambda: job.job.process.poll())
@@ -54,7 +54,7 @@ def undisturbed(processes: Processes, workload: Workload, folder: Path, until: i
 
 
 def calibrate(processes: Processes, workload: Workload, folder: Path, fault: str) -> tuple[Workload, float]:
-    """The workload with steps of at least 200 ms on this machine, and the median step in seconds."""
+    """Returns the workload with steps of at least 200 ms on this machine, and the median step in seconds."""
     for attempt in range(3):
         _, step_s = undisturbed(processes, workload, folder / f"calibration-{attempt}", CALIBRATION_STEPS, fault)
         longer = workload.longer(step_s)
@@ -108,7 +108,7 @@ def disturb(
 
 
 def _complete(samples: list[Sample], kills: list[Kill], job: KeepstepJob, step_s: float, analysis: Analysis) -> None:
-    """Adds what only the whole run tells: phases, lost steps, bytes."""
+    """Adds what only the whole run shows: phases, lost steps, bytes."""
     by_kill = {fault.happened_mono: recovery for recovery in analysis.recoveries for fault in recovery.faults}
     for sample, kill, following in zip(samples, kills, [*samples[1:], None], strict=True):
         end = following.kill_mono if following is not None else float("inf")
@@ -132,7 +132,7 @@ def _complete(samples: list[Sample], kills: list[Kill], job: KeepstepJob, step_s
 
 
 def bitwise_equal(disturbed: Path, peaceful: Path, last_step: int) -> bool:
-    """Whether both runs have a loss for every step from 1 to `last_step`, and the same bits."""
+    """Whether both runs have a loss for every step from 1 to `last_step`, with the same bits."""
     ours, theirs = losses(disturbed), losses(peaceful)
     return last_step > 0 and all(
         step in ours and step in theirs and ours[step].hex() == theirs[step].hex() for step in range(1, last_step + 1)

@@ -75,7 +75,7 @@ def _summary(recoveries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(processes: Processes, out: Path, model: str, kills: int, layers: int) -> dict[str, Any]:
-    """Jobs with and without rehearsals in the order A B B A, so that what the machine does meanwhile meets both."""
+    """Jobs with and without rehearsals in the order A B B A, so other load on the machine affects both."""
     found: dict[str, list[dict[str, Any]]] = {"with": [], "without": []}
     rest = {name: kills for name in found}
     turns = ["with", "without", "without", "with"]

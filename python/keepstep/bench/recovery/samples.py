@@ -1,4 +1,4 @@
-"""One measured fault, whatever the tool."""
+"""One measured fault, the same for every tool."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Sample:
 
     Attributes:
         kill_mono: CLOCK_MONOTONIC just before kill(2).
-        after_commit_s: from the newest commit of any rank to the kill: where in the step it hit.
-        until_new_step_s: kill to the first new committed step on all ranks of the full world.
+        after_commit_s: from the newest commit of any rank to the kill, which shows where in the step it hit.
+        until_new_step_s: from the kill to the first new committed step on all ranks of the full world.
         downtime_s: until_new_step_s less one median undisturbed step of the same tool.
         survivors_s: the same as downtime_s for the surviving ranks alone.
         lost_steps: committed steps that had to be computed again.
@@ -45,7 +45,7 @@ def write_samples(path: Path, samples: Iterable[Sample]) -> None:
 
 
 def median_phases(samples: Sequence[Sample]) -> dict[str, float | None]:
-    """The median of each phase over the samples that know it."""
+    """The median of each phase over the samples that have it."""
     names = list(dict.fromkeys(name for sample in samples for name in sample.phases_s))
     medians: dict[str, float | None] = {}
     for name in names:
@@ -55,7 +55,7 @@ def median_phases(samples: Sequence[Sample]) -> dict[str, float | None]:
 
 
 def summary(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Median, worst and lost steps; what every tool's part of the result begins with."""
+    """Median, worst and lost steps, with which every tool's part of the result begins."""
     downtimes = [sample.downtime_s for sample in samples]
     return {
         "downtime_s": statistics.median(downtimes),

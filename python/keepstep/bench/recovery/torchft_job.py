@@ -1,9 +1,9 @@
-"""The opponent torchft (torchft-nightly), in an environment of its own: it is no dependency of keepstep.
+"""The opponent torchft (torchft-nightly), in a separate environment: it is not a dependency of keepstep.
 
     python -m keepstep.bench.recovery.torchft_job      installs it below ~/.cache/keepstep-bench
 
-Replica groups of one process each, a lighthouse, and a supervisor (this process) that starts a dead replica again at
-once. Timeouts are tuned as far as it stays reliable: heartbeat 1 s, join 1 s, gloo 2 s, manager 10 s (defaults: 5, 60,
+Replica groups of one process each, a lighthouse, and a supervisor (this process) that restarts a dead replica at once.
+Timeouts are as short as torchft stays reliable with: heartbeat 1 s, join 1 s, gloo 2 s, manager 10 s (defaults: 5, 60,
 60, 60), quorum tick 100 ms, at least 2 replicas, no state sync at the start.
 """
 
@@ -61,13 +61,13 @@ class _Torchft:
         )
 
     def supervise(self) -> None:
-        """Starts replicas again that are no more."""
+        """Restarts replicas that have died."""
         for number, job in enumerate(self.replicas):
             if not job.running():
                 self.replicas[number] = self._replica(number)
 
     def settled_after(self, mono: float) -> bool | None:
-        """Whether every replica made some steps of the full world since `mono`."""
+        """Whether every replica has made some steps of the full world since `mono`."""
         self.supervise()
         self.commits.poll()
         full = [c for c in self.commits.commits if c.mono > mono and c.ranks == self.workload.world_size]
@@ -104,7 +104,7 @@ def measure_torchft(
     for number in range(repetitions):
         progress(number, "waits for the full world")
         wait_for("the full world", torchft.lighthouse, TIMEOUT_S, partial(torchft.settled_after, kill_mono))
-        # A replica's generation is its process, so that a step is complete within one membership only by rank.
+        # A replica's generation is its pid, which does not identify a membership: see _step_s.
         step_s = step_s or _step_s(torchft.commits, workload.world_size)
         time.sleep(random_of.random() * step_s)
         rank = random_of.randrange(workload.world_size)

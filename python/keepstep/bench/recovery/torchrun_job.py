@@ -1,7 +1,7 @@
 """The opponent torchrun: DDP over gloo, a DCP checkpoint every 10 steps, kills of one rank in mid-step.
 
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set, because without it torch 2.15 recovers in 0 of 3 tries: all generations
-share one store, and the new one reads the dead one's addresses.
+share one store, and the new generation reads the addresses of the dead one.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def measure_torchrun(
 ) -> tuple[list[Sample], float]:
     """The samples, and the median undisturbed step in seconds.
 
-    One job, `repetitions` kills. How many steps after a checkpoint a kill comes is stratified over 0..9, so that few
-    repetitions still show the average case; where in the step it comes is random.
+    One job, `repetitions` kills. The number of steps from a checkpoint to the kill is stratified over 0..9, so few
+    repetitions still show the average case; the instant within the step is random.
     """
     if folder.exists():
         shutil.rmtree(folder)

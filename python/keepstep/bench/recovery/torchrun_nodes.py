@@ -1,6 +1,6 @@
-"""The opponent torchrun as two agents on this machine, of which the second is killed whole and started again at once.
+"""The opponent torchrun as two agents on this machine; the second is killed with its workers and restarted at once.
 
-The first agent has the rendezvous' store: like our node 0 it is never killed.
+The first agent hosts the rendezvous' store; like our node 0 it is never killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TorchrunNodes(Torchrun):
         )
 
     def kill(self, rank: int) -> TorchrunKill:
-        """Kills the second agent and its workers, whichever ranks they have."""
+        """Kills the second agent and its workers, whatever their ranks."""
         self.commits.poll()
         last = max(commit.mono for commit in self.commits.commits)
         pid = self._second.process.pid

@@ -1,1 +1,1 @@
-"""What a step costs beside its computation: `step`, `digest`, `reproducible`."""
+"""The cost of a step besides its computation: `step`, `digest`, `reproducible`."""

@@ -18,7 +18,7 @@ from typing import Any
 from keepstep.bench.harness.arguments import numbers
 from keepstep.bench.harness.environment import JOBS, BenchError, keepstep_command
 
-STEP_MS = 200.0  # the step that `share` is a share of
+STEP_MS = 200.0  # `share` is relative to a step of this length
 JOB = JOBS / "step_job.py"
 
 
@@ -45,7 +45,7 @@ def measure(command: str, world: int, steps: int) -> dict[str, float]:
         last_vote = max(row["voted_ns"] for row in rows)
         latency = (max(row["decided_ns"] for row in rows) - last_vote) / 1e3
         latencies.append(latency)
-        # The rank that came last waits for nobody: its time in keepstep is what a step pays.
+        # The last rank waits for no other: its time in keepstep is the cost of the step.
         last = max(rows, key=lambda row: row["voted_ns"])
         own.append(last["own_ns"] / 1e3 + latency)
         vote_cpu += [row["vote_cpu_ns"] / 1e3 for row in rows]

@@ -24,7 +24,7 @@ LIMIT_S = 900.0
 
 
 def measure(world: int, samples: int, micro_batches: int, steps: int) -> dict[str, Any]:
-    """One job of `world` ranks, each with `micro_batches` of `samples` a step."""
+    """One job of `world` ranks, each with `micro_batches` of `samples` per step."""
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as folder, Processes() as processes:
         out = Path(folder, "times.json")
         job = processes.start(

@@ -20,11 +20,11 @@ from keepstep.bench.harness.processes import Processes
 from keepstep.bench.harness.waiting import progress_bar, wait_for_end
 
 LIMIT_S = 900.0
-WAYS = 3  # of the job
+WAYS = 3  # of synchronizing, in the job
 
 
 def measure(world: int, micro_batches: list[int], rounds: int, progress: Callable[[int], None]) -> list[dict[str, Any]]:
-    """One job of `world` ranks; one row for each number of micro-batches. Tells `progress` the turns that are done."""
+    """One job of `world` ranks; one row for each number of micro-batches. Calls `progress` with the turns done."""
     with tempfile.TemporaryDirectory(prefix="keepstep-bench-") as folder, Processes() as processes:
         out = Path(folder, "times.json")
         turns = Path(folder, "turns")

@@ -1,6 +1,6 @@
-"""The process that writes the checkpoints of a node's ranks. The agent runs
+"""The background writer, which writes the checkpoints of a node's ranks. The agent runs
 ``python -m keepstep.checkpoint.background``.
 
-A rank hands over what its file is made of, and the memory where its tensors lie; rank 0 also what completes the
-checkpoint. From then on the save needs no rank. Without torch.
+A rank hands over the recipe of its file and the memory that holds its tensors; rank 0 also hands over what completes
+the checkpoint. From then on the save needs no rank. Free of torch.
 """

@@ -1,6 +1,8 @@
-"""``python -m keepstep.checkpoint.background LISTENER AGENT NODE``: two descriptors from the agent, its node's number.
+"""``python -m keepstep.checkpoint.background LISTENER AGENT NODE``: two descriptors from the agent, and its node's
+number.
 
-Ends with the agent: at once when that is gone, and letting go of its destinations when it says so.
+Ends with the agent: at once when the agent is gone, or, when the agent asks it to end, after it released its
+destinations.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from keepstep.checkpoint.background.service import Service
 
 MAX_CONNECTIONS = 4096
 ACCEPT_PAUSE_S = 0.5
-LAST_SAVES_S = 5.0  # what was handed over, at the end of a job that failed
+LAST_SAVES_S = 5.0  # for saves already handed over, at the end of a job that failed
 
 
 class _Agent:
@@ -42,7 +44,7 @@ class _Agent:
         self._say({"saved": version, "generation": generation})
 
     def _say(self, message: packets.Message, fds: tuple[int, ...] = ()) -> None:
-        with self._lock, contextlib.suppress(OSError):  # it is gone, and this process with it
+        with self._lock, contextlib.suppress(OSError):  # the agent is gone, and so is this process
             packets.send(self.connection, message, fds)
 
 
@@ -54,7 +56,7 @@ def _end(service: Service) -> None:
 def _on_agent(agent: _Agent, service: Service) -> None:
     received = packets.receive(agent.connection)
     if received is None:
-        os._exit(1)  # the stores are as after a SIGKILL
+        os._exit(1)  # leaves the stores like a SIGKILL
     message, fds = received
     try:
         if "end" in message:
@@ -72,9 +74,7 @@ def _on_agent(agent: _Agent, service: Service) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a job; the agent knows what to do
-    signal.pthread_sigmask(
-        signal.SIG_SETMASK, ()
-    )  # the agent started us with them blocked: what came so far is dropped
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the agent started us with them blocked: drops what is pending
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     listener = socket.socket(fileno=int(sys.argv[1]))
@@ -92,8 +92,8 @@ def main() -> None:
                 continue
             try:
                 connection, _ = listener.accept()
-            except OSError as error:  # no descriptor is free: the rank asks again when it is its turn
-                print(f"keepstep: the process that writes checkpoints cannot be called: {error}", file=sys.stderr)
+            except OSError as error:  # no free descriptor: the rank asks again later
+                print(f"keepstep: the background writer cannot accept a connection: {error}", file=sys.stderr)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
             if not _checkpoint.is_trusted(connection.fileno()) or threading.active_count() > MAX_CONNECTIONS:

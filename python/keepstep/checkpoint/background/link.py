@@ -1,4 +1,4 @@
-"""A rank's way to the process that writes for it."""
+"""A rank's connection to its node's background writer."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from keepstep.checkpoint.saving import Begun
 
 
 def environment_for_stores(values: Mapping[str, str]) -> dict[str, str]:
-    """Where S3 finds whose requests these are; a script may have set it."""
+    """The variables in which S3 finds its credentials; a script may have set them."""
     return {name: value for name, value in values.items() if name.startswith("AWS_") or name == "HOME"}
 
 
-# What means the same to the process that follows one that ended. The others are about what that one was handed.
+# Requests that mean the same to a new process. The others refer to what the previous process was given.
 _SAID_AGAIN = ("claim", "free", "begin", "file", "told", "prune")
 _ENDED = "the process that writes this node's checkpoints ended (background_writer_ended in the journal says how)"
 
 
 class Link:
-    """For one destination; one thread at a time. KeepstepError, of every call: what was refused and why; or that the
-    process ended. After that the next call begins anew, with another one.
+    """For one destination; one thread at a time. Every call may raise KeepstepError: it was refused (the message says
+    why), or the process ended. In the latter case the next call starts another process.
     """
 
     def __init__(self, socket_path: str, url: str, job: str) -> None:
@@ -38,7 +38,7 @@ class Link:
         self._environment: dict[str, str] = {}
 
     def connect(self) -> None:
-        """Lets the agent start the process, and waits for nothing."""
+        """Has the agent start the process; does not wait for it."""
         if self._connection is None:
             try:
                 self._connection = packets.connect(self._socket_path)
@@ -49,22 +49,23 @@ class Link:
                 ) from None
 
     def claim(self) -> None:
-        """Makes sure that the destination is this job's."""
+        """Makes sure that the destination belongs to this job."""
         self._ask({"op": "claim"})
 
     def await_free(self, rank: int, version: int) -> list[dict[str, Any]]:
-        """Until nothing is under way that another process of `rank` handed over. For rank 0: how saves ended of which
-        nobody was told (`told`): their version, attempt, seconds and error ("": it is complete). `version`: what the
-        job goes on from; what others saved of later ones is given up, or removed if it is complete."""
+        """Waits until nothing that another process of `rank` handed over is in progress. For rank 0 returns the saves
+        that ended and were not reported yet (see `told`): version, attempt, seconds and error ("": complete).
+        `version`: the one that the job continues from; saves of later versions by other processes are given up, or
+        removed if they are complete."""
         return list(self._ask({"op": "free", "rank": rank, "version": version})["ended"])
 
     def begin(self, step: int) -> tuple[Begun, int]:
-        """And the node where the save is completed: this one."""
+        """Begins a save. Also returns the node that completes it: this one."""
         answer = self._ask({"op": "begin", "step": step})
         return Begun(step, answer["token"], answer["attempt"]), answer["node"]
 
     def hand_over_file(self, begun: Begun, rank: int, node: int, recipe: Recipe, memory: int) -> None:
-        """`memory`: the descriptor of what the recipe has ranges of; it stays as it is until `await_file` returns."""
+        """`memory`: the descriptor of the recipe's memory, which must not change until `await_file` returns."""
         body = packets.memory_of("keepstep-recipe", recipe.packed())
         try:
             message = {"op": "file", **begun._asdict(), "rank": rank, "node": node, "bytes": recipe.size}
@@ -73,11 +74,11 @@ class Link:
             os.close(body)
 
     def await_file(self) -> None:
-        """Until nothing of this rank's memory is read any more. How it ended is rank 0's matter."""
+        """Waits until this rank's memory is no longer read. Only rank 0 learns how the file ended."""
         self._ask({"op": "await_file"})
 
     def hand_over_rest(self, begun: Begun, manifest: _checkpoint.Manifest, metadata: bytes, generation: int) -> None:
-        """By rank 0, when all ranks, of this `generation`, have handed over their files. `manifest`: with
+        """Called by rank 0 once all ranks, of this `generation`, have handed over their files. `manifest`: with
         `sums_to_come`."""
         fds: list[int] = []
         try:
@@ -88,15 +89,15 @@ class Link:
             packets.close(fds)
 
     def await_complete(self) -> None:
-        """Until the checkpoint is complete. KeepstepError: it never will be."""
+        """Waits until the checkpoint is complete. KeepstepError: it never will be."""
         self._ask({"op": "await_complete"})
 
     def told(self, attempt: int) -> None:
-        """The save of this attempt ended and everybody knows: it is not said again."""
+        """Everyone knows how the save of this attempt ended: it is not reported again."""
         self._ask({"op": "told", "attempt": attempt})
 
     def prune(self, keep: int | None, max_age_s: float | None) -> None:
-        """Removes what is too old, after everybody was told of what is newer."""
+        """Removes checkpoints that are too old, once everyone has been told of the newer ones."""
         self._ask({"op": "prune", "keep": keep or 0, "max_age_s": max_age_s or 0.0})
 
     def _ask(self, message: packets.Message, fds: tuple[int, ...] = ()) -> packets.Message:
@@ -108,7 +109,7 @@ class Link:
                 return self._ask_once(message, fds)
             except OSError as error:
                 self._forget()
-                if not may_be_old:  # else it ended some time ago, and the next one answers
+                if not may_be_old:  # otherwise the process ended some time ago, and the next one answers
                     raise KeepstepError(f"{_ENDED}: {error}") from None
         raise AssertionError("unreachable")
 

@@ -1,8 +1,8 @@
-"""What the processes that write for several nodes tell each other: how far the files of a save are.
+"""What the background writers of several nodes tell each other: how far the files of a save are.
 
-A save is completed on rank 0's node. The others tell it of their files: that they are being written, every few seconds,
-so that a node that is lost is missed; and how that ended, until it is heard. The agents hand it on; a message may get
-lost.
+A save is completed on rank 0's node. The other nodes report on their files: every few seconds that they are still
+being written, so a lost node is noticed; then how that ended, until it is acknowledged. The agents forward the
+messages, which may get lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from keepstep._errors import KeepstepError
 from keepstep.checkpoint.background import sums as sums_json
 
 SAY_AGAIN_S = 5.0
-NOT_HEARD_S = 30.0  # of a file: then its node is taken for lost
-LAST_NEWS_S = 3.0  # the same where the node has no ranks any more
+NOT_HEARD_S = 30.0  # silence about a file after which its node is taken for lost
+LAST_NEWS_S = 3.0  # the same for a node that no longer has ranks
 MAX_MESSAGE_BYTES = 16 << 20  # src/agent/workers/background_writer.cc
 MAX_KNOWN = 100_000  # files of other nodes
 
@@ -29,12 +29,12 @@ Name = tuple[str, str]  # the destination's URL, the file's key
 
 @dataclass
 class State:
-    """Of one file. Neither `sums` nor `error`: it is being written."""
+    """The state of one file. With neither `sums` nor `error` it is being written."""
 
     sums: _checkpoint.FileSums | None = None
     error: str = ""
-    heard: float = 0.0  # when, on the monotonic clock
-    node: int = -1  # who said so
+    heard: float = 0.0  # time of the last message, on the monotonic clock
+    node: int = -1  # the node that reported it
     patience_s: float = NOT_HEARD_S
 
     @property
@@ -44,15 +44,15 @@ class State:
 
 @dataclass
 class _Told:
-    """A file of this node, whose save is completed on another one."""
+    """A file of this node whose save is completed on another node."""
 
     node: int
     state: State
-    until: float | None = None  # it ended, and is said no longer than this
+    until: float | None = None  # set once it ended: the report is repeated no longer than this
 
 
 class News:
-    """`send(node, message)`; `changed()` is called when something was heard."""
+    """`send(node, message)` sends; `changed()` is called when a message arrived."""
 
     def __init__(self, send: Callable[[int, str], None], changed: Callable[[], None]) -> None:
         self._send = send
@@ -63,12 +63,12 @@ class News:
         self._thread: threading.Thread | None = None
 
     def of(self, name: Name) -> State | None:
-        """What another node said of a file, last."""
+        """The last report of another node on a file."""
         with self._lock:
             return self._heard.get(name)
 
     def forget_destination(self, url: str) -> None:
-        """When no save to it is under way: of those that failed news may have come later."""
+        """Call when no save to it is in progress: reports on failed saves may have arrived late."""
         with self._lock:
             for name in [name for name in self._heard if name[0] == url]:
                 del self._heard[name]
@@ -78,7 +78,7 @@ class News:
             self._heard.pop(name, None)
 
     def tell(self, node: int, name: Name, state: State) -> None:
-        """From here on `node` is told of a file that is written here; once more when it ended."""
+        """From now on reports a file that is written here to `node`; call it again when the file ended."""
         with self._lock:
             self._telling[name] = _Told(node, state, time.monotonic() + 2 * NOT_HEARD_S if state.ended else None)
             if self._thread is None:
@@ -87,7 +87,7 @@ class News:
         self._say(name)
 
     def take(self, node: int, text: str) -> None:
-        """A message of another node. KeepstepError: it is none of ours."""
+        """Accepts a message from another node. KeepstepError: it is not one of ours."""
         try:
             message = json.loads(text)
             name = (message["url"], message["key"])
@@ -109,14 +109,14 @@ class News:
             known = self._heard.get(name)
             if known is None or not known.ended:
                 while len(self._heard) >= MAX_KNOWN:
-                    del self._heard[next(iter(self._heard))]  # the oldest: of a save that was given up
+                    del self._heard[next(iter(self._heard))]  # the oldest, which belongs to a save that was given up
                 self._heard[name] = state
         if state.ended:
             self._send(node, json.dumps({"kind": "heard", "url": name[0], "key": name[1]}))
         self._changed()
 
     def lose(self, node: int) -> None:
-        """That node left, or is lost. What it has just written may still come; if it stays, it is heard again."""
+        """That node left or was lost. Its last messages may still arrive; if it is alive, it will report again."""
         with self._lock:
             for state in self._heard.values():
                 if state.node == node and not state.ended:

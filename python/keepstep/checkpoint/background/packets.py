@@ -1,4 +1,4 @@
-"""Packets between a rank and the process that writes for it: JSON, and beside it memory with what is long."""
+"""Packets between a rank and the background writer: JSON, with long contents in memory passed alongside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 def connect(path: str) -> socket.socket:
-    """To who listens there. KeepstepError: nobody does, or another user."""
+    """Connects to the listener at `path`. KeepstepError: nobody listens, or it is another user."""
     try:
         return socket.socket(fileno=_checkpoint.connect_local(path))
     except _checkpoint.Error as error:
@@ -32,7 +32,7 @@ def send(connection: socket.socket, message: Message, fds: tuple[int, ...] = ())
 
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next packet and the descriptors beside it, which are the caller's; None at the end. KeepstepError: no JSON
+    """The next packet and its descriptors, which the caller owns; None at the end. KeepstepError: it is not a JSON
     object."""
     data, fds, flags, _ = socket.recv_fds(connection, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
     if not data and not fds:
@@ -55,7 +55,7 @@ def close(fds: list[int]) -> None:
 
 
 def memory(label: str, bytes: int) -> int:
-    """A descriptor of so much memory, there from now on and of this size for ever. OSError: there is not so much."""
+    """A descriptor of `bytes` of memory, allocated now and of fixed size. OSError: there is not enough memory."""
     fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, bytes)
@@ -67,7 +67,7 @@ def memory(label: str, bytes: int) -> int:
 
 
 def memory_of(label: str, body: bytes) -> int:
-    """The same, with `body` in it (at least one byte)."""
+    """The same, filled with `body` (at least one byte)."""
     fd = memory(label, len(body))
     with mmap.mmap(fd, len(body)) as held:
         held[:] = body
@@ -75,7 +75,7 @@ def memory_of(label: str, body: bytes) -> int:
 
 
 def size_of(fd: int) -> int:
-    """Of memory that somebody shares. KeepstepError: it could shrink while it is read, which would end this process."""
+    """The size of shared memory. KeepstepError: it could shrink while it is read, which would kill this process."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
@@ -86,7 +86,7 @@ def size_of(fd: int) -> int:
 
 
 def body_of(fd: int, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """All that is in it. KeepstepError: it is empty, or more than `max_bytes`."""
+    """The contents. KeepstepError: empty, or more than `max_bytes`."""
     size = size_of(fd)
     if not 0 < size <= max_bytes:
         raise KeepstepError(f"{size} bytes came with a packet about a checkpoint; 1 to {max_bytes} can be")

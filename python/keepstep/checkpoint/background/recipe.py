@@ -1,7 +1,7 @@
-"""A file of a checkpoint, written down: literal bytes, and ranges of shared memory (src/checkpoint/file_recipe.h).
+"""The recipe of a checkpoint file: literal bytes and ranges of shared memory (src/checkpoint/file_recipe.h).
 
-As bytes, one piece after the other: its kind (1 byte) and two numbers (8 bytes each, little endian). Kind 0: the number
-of bytes, 0, then the bytes. Kind 1: where in the memory, and the number of bytes.
+Packed as a sequence of pieces, each with its kind (1 byte) and two numbers (8 bytes each, little endian). Kind 0: the
+number of bytes, 0, then the bytes. Kind 1: the offset in the memory, and the number of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Piece: TypeAlias = bytes | tuple[int, int]
 
 
 class Recipe:
-    """Takes what `_checkpoint.FileWriter` takes and writes it down. `address`, `length`: the memory that is shared."""
+    """Accepts what `_checkpoint.FileWriter` accepts and records it. `address`, `length`: the shared memory."""
 
     def __init__(self, address: int, length: int) -> None:
         self.size = 0
@@ -34,7 +34,7 @@ class Recipe:
         self.size += len(literal)
 
     def append_memory(self, address: int, bytes: int) -> None:
-        """What lies elsewhere than in the memory that is shared becomes literal."""
+        """Bytes outside the shared memory become literal."""
         at = address - self._address
         if not bytes:
             return
@@ -52,7 +52,7 @@ class Recipe:
 
 
 def pieces_of(packed: bytes, memory_bytes: int) -> Iterator[Piece]:
-    """The pieces, in order; a range as (offset, bytes). KeepstepError: no recipe, or ranges outside the memory."""
+    """The pieces in order; a range as (offset, bytes). KeepstepError: not a recipe, or a range outside the memory."""
     at = 0
     while at < len(packed):
         if at + _HEAD.size > len(packed):

@@ -1,4 +1,4 @@
-"""What ranks ask for, and what is under way for them: a thread for each rank and destination, one per file and save."""
+"""Serves the requests of ranks: a thread for each rank and destination, and one per file and save in progress."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from keepstep.checkpoint import destinations, owners, saving
 from keepstep.checkpoint.background import packets, writing
 from keepstep.checkpoint.background.news import NOT_HEARD_S, Name, News, State
 
-MAX_UNTOLD = 16  # saves of one destination that ended, and no rank 0 heard of it
+MAX_UNTOLD = 16  # ended saves of one destination that no rank 0 has been told of
 LOOK_S = 1.0
 
 
 @dataclasses.dataclass
 class _File:
-    """Of one rank; being written, or written and its save not ended."""
+    """A file of one rank that is being written, or is written while its save has not ended."""
 
     rank: int
-    client: int  # who handed it over
+    client: int  # the client that handed it over
     state: State
 
 
 @dataclasses.dataclass
 class PendingCommit:
-    """What makes a save's files a checkpoint: under way until `error` is known ("": it is complete)."""
+    """The commit that makes a save's files a checkpoint: in progress until `error` is known ("": complete)."""
 
     version: int
     attempt: int
@@ -41,13 +41,13 @@ class PendingCommit:
     generation: int  # of the ranks
     seconds: float = 0.0
     error: str | None = None
-    given_up: bool = False  # the job goes on from an earlier version
-    unwanted: bool = False  # the same, and it was over before that was known: it has to be taken away
+    given_up: bool = False  # the job continues from an earlier version
+    unwanted: bool = False  # the same, but it had ended before that was known: it must be removed
 
 
 class Service:
-    """`send(node, message)`: to the process like this one on another node. `saved(version, generation)`: to the agent,
-    once a save is complete."""
+    """`send(node, message)`: sends to another node's background writer. `saved(version, generation)`: tells the agent
+    that a save is complete."""
 
     def __init__(self, node: int, send: Callable[[int, str], None], saved: Callable[[int, int], None]) -> None:
         self.node = node
@@ -56,12 +56,12 @@ class Service:
         self.changed = threading.Condition()
         self.files: dict[Name, _File] = {}
         self.rests: dict[str, dict[int, PendingCommit]] = {}  # by destination and attempt
-        self.stores: set[_checkpoint.Store] = set()  # in which something is under way
-        self.claimed_with: dict[str, dict[str, str]] = {}  # environments
+        self.stores: set[_checkpoint.Store] = set()  # with writes in progress
+        self.claimed_with: dict[str, dict[str, str]] = {}  # environments, by destination
         self._clients = itertools.count(1)
 
     def serve(self, connection: socket.socket) -> None:
-        """One rank's requests for one destination, until it is gone. What it handed over goes on."""
+        """Serves one rank's requests for one destination until it is gone. What it handed over continues."""
         client = _Client(self, next(self._clients))
         with connection:
             while True:
@@ -88,12 +88,12 @@ class Service:
                     return
 
     def end(self, limit_s: float) -> None:
-        """Waits so long for what is under way, breaks it off, and lets go of all destinations."""
+        """Waits this long for saves in progress, then cancels them and releases all destinations."""
         with self.changed:
             self.changed.wait_for(self._idle, limit_s)
             for store in self.stores:
                 store.interrupt()
-            self.changed.wait_for(self._idle, 2.0)  # what was begun is taken away
+            self.changed.wait_for(self._idle, 2.0)  # lets them remove what they began
         owners.let_go()
 
     def _idle(self) -> bool:
@@ -112,7 +112,7 @@ class Service:
         self, url: str, key: str, file: _File, store: _checkpoint.Store, node: int, expected: int, recipe: bytes,
         memory: int,
     ) -> None:  # fmt: skip
-        """`memory` stays the caller's."""
+        """The caller still owns `memory`."""
         with self.changed:
             if (url, key) in self.files:
                 raise KeepstepError(f"'{key}' was handed over before")
@@ -160,7 +160,7 @@ class Service:
         manifest: bytes,
         metadata: bytes,
     ) -> None:
-        """KeepstepError, `_checkpoint.Error`: what was handed over cannot be."""
+        """KeepstepError, `_checkpoint.Error`: what was handed over is invalid."""
         draft = _checkpoint.parse_manifest(manifest)
         if draft.step != rest.version or draft.token != owner.token:
             raise KeepstepError(
@@ -191,7 +191,7 @@ class Service:
                 layout=draft.layout, sums=sums, metadata=draft.metadata,
             )  # fmt: skip
             _checkpoint.Catalog(store).commit(owner, manifest, metadata, True)
-            self._saved(rest.version, rest.generation)  # its ranks may all be gone, and the next ones about to begin
+            self._saved(rest.version, rest.generation)  # its ranks may all be gone, and their successors about to begin
         except Exception as raised:
             error = str(raised) or type(raised).__name__
         for name in names:
@@ -240,7 +240,7 @@ class Service:
         file = self.files.get(name)
         if file is None:
             return self.news.of(name)
-        # What is written here is never too silent: the store has limits of its own.
+        # A local file is never considered silent: the store has its own limits.
         return dataclasses.replace(file.state, heard=time.monotonic())
 
 
@@ -254,7 +254,7 @@ class _Client:
         self._job = ""
         self._environment: dict[str, str] = {}
         self._owner: _checkpoint.Owner | None = None
-        self._file: _File | None = None  # the last one
+        self._file: _File | None = None  # the most recent one
         self._rest: PendingCommit | None = None
 
     def answer(self, message: packets.Message, fds: list[int]) -> packets.Message:
@@ -268,7 +268,7 @@ class _Client:
 
     def open(self, message: packets.Message, fds: list[int]) -> None:
         environment = {_text(name): _text(value) for name, value in message["environment"].items()}
-        destinations.open_store(_text(message["url"]), environment)  # what is wrong with it is told here
+        destinations.open_store(_text(message["url"]), environment)  # reports mistakes in the URL now
         self._url, self._job, self._environment = _text(message["url"]), _text(message["job"]), environment
 
     def claim(self, message: packets.Message, fds: list[int]) -> None:
@@ -287,7 +287,7 @@ class _Client:
             return of_rank or (rank == 0 and any(r.client != self._number for r in service.under_way(self._url)))
 
         with service.changed:
-            # As it is now. Who asks may be gone before the wait is over, and what comes meanwhile is its successor's.
+            # A snapshot: the caller may die during the wait, and saves that arrive meanwhile belong to its successor.
             of_destination = service.rests.get(self._url, {}) if rank == 0 else {}
             before = [rest for rest in of_destination.values() if rest.client != self._number]
             for rest in before:
@@ -363,9 +363,9 @@ class _Client:
         _checkpoint.Catalog(store).prune(owner, keep, max_age_s)
 
     def _remove_unwanted(self) -> None:
-        """Saves of a history that was given up: retention would take them for the newest.
+        """Removes saves of an abandoned history, which retention would take for the newest.
 
-        One that cannot be removed is told of, and the next save tries again.
+        If one cannot be removed, this is reported, and the next save tries again.
         """
         with self._service.changed:
             of_destination = self._service.rests.get(self._url, {})
@@ -387,7 +387,7 @@ class _Client:
         return destinations.open_store(self._url, self._environment)
 
     def _let_go_of_other_rights(self) -> None:
-        """Rank 0 may come with newer credentials than those that the destination was claimed with."""
+        """Releases the destination if rank 0 has newer credentials than those it was claimed with."""
         service = self._service
         with service.changed:
             before = service.claimed_with.get(self._url)

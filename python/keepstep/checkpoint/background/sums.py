@@ -1,4 +1,4 @@
-"""Sums of a file as they go from node to node: JSON, checked."""
+"""A file's sums as sent between nodes: JSON, checked on arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file of a checkpoint, from a rank's recipe and the memory that the rank shares."""
+"""Writes one file of a checkpoint from a rank's recipe and shared memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from keepstep.checkpoint.background.recipe import Piece, pieces_of
 
 
 def write(store: _checkpoint.Store, key: str, expected: int, recipe: bytes, memory: int) -> _checkpoint.FileSums:
-    """Durable when this returns. `expected`: the bytes that the recipe must make. `memory`: a descriptor.
+    """The file is durable when this returns. `expected`: its size according to the rank. `memory`: a descriptor.
 
-    KeepstepError, `_checkpoint.Error`, OSError: it is not there, and nothing is left of it.
+    KeepstepError, `_checkpoint.Error`, OSError: the file does not exist, and nothing is left of it.
     """
     size = packets.size_of(memory)
     pieces = list(pieces_of(recipe, size))
     total = sum(each[1] if isinstance(each, tuple) else len(each) for each in pieces)
     if total != expected:
-        raise KeepstepError(f"the recipe of '{key}' makes {total} bytes, and {expected} were said")
+        raise KeepstepError(f"the recipe of '{key}' produces {total} bytes, but {expected} were announced")
     if not size:
         return _written(store, key, expected, pieces, 0)
-    held = mmap.mmap(memory, size)  # writable, for only of such memory Python tells the address; it is only read
+    held = mmap.mmap(memory, size)  # writable, as Python gives the address only of such memory; it is only read
     first = ctypes.c_char.from_buffer(held)
     try:
         return _written(store, key, expected, pieces, ctypes.addressof(first))

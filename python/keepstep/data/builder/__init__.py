@@ -1,1 +1,1 @@
-"""``keepstep data build``: from files of text to a corpus of tokens. README.md beside this file says how it works."""
+"""``keepstep data build``: from text files to a token corpus. README.md in this folder explains how it works."""

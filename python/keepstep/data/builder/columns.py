@@ -1,4 +1,4 @@
-"""Texts of a column of Parquet and Arrow files (Feather is one of them), read with pyarrow."""
+"""Texts of a column of Parquet and Arrow files (including Feather), read with pyarrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 
-MAX_COMPLAINTS = 5  # as src/data/build/document_reader.h
+MAX_COMPLAINTS = 5  # like src/data/build/document_reader.h
 BATCH_ROWS = 1024
 
 
@@ -25,7 +25,7 @@ def _pyarrow(path: str) -> Any:
 
 
 def row_groups(path: str) -> int:
-    """How many a Parquet file has."""
+    """The number of row groups in a Parquet file."""
     arrow = _pyarrow(path)
     try:
         return int(arrow.parquet.read_metadata(path).num_row_groups)
@@ -34,13 +34,13 @@ def row_groups(path: str) -> int:
 
 
 class ColumnReader:
-    """As _engine.DocumentReader, for a column. `rows`: row groups [begin, end) of a Parquet file."""
+    """Like _engine.DocumentReader, for a column. `rows`: row groups [begin, end) of a Parquet file."""
 
     def __init__(self, path: str, format: str, rows: tuple[int, int] | None, field: str, skip: bool, size: int) -> None:
         self._arrow = _pyarrow(path)
         self._path, self._format, self._rows = path, format, rows
         self._field, self._skip, self._size = field, skip, size
-        self._row = 0  # of the file, or of these row groups
+        self._row = 0  # counted in the file, or in these row groups
         self._share = 0.0
         self.documents = self.text_bytes = self.empty = self.unreadable = 0
         self.complaints: list[str] = []
@@ -48,11 +48,11 @@ class ColumnReader:
 
     @property
     def position(self) -> int:
-        """About how many bytes of the piece were read."""
+        """About how many bytes of the piece have been read."""
         return int(self._size * self._share)
 
     def _guarded(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Columns of text, without those that cannot be read."""
+        """The columns as text. A file that cannot be read to its end is an error, or ends here with a complaint."""
         try:
             for batch in batches:
                 yield self._texts(batch)
@@ -92,7 +92,7 @@ class ColumnReader:
         with arrow.memory_map(self._path) as file:
             start = file.read(6)
             file.seek(0)
-            if start == b"ARROW1":  # the file format, and Feather
+            if start == b"ARROW1":  # the IPC file format; Feather uses it too
                 reader = arrow.ipc.open_file(file)
                 self._check(reader.schema)
                 for number in range(reader.num_record_batches):
@@ -106,7 +106,7 @@ class ColumnReader:
                     self._share = min(1.0, file.tell() / max(1, self._size))
 
     def _texts(self, column: Any) -> Any:
-        """`column` as large_string without nulls and without what is no UTF-8."""
+        """`column` as large_string, without nulls and without values that are not UTF-8."""
         first, self._row = self._row, self._row + len(column)
         try:
             column = column.cast(self._arrow.large_string())
@@ -131,7 +131,7 @@ class ColumnReader:
             return None
 
     def copy_to(self, writer: _engine.TokenWriter, end: int, most: int) -> bool:
-        """As _engine.DocumentReader.copy_to: about `most` bytes of text; False at the end."""
+        """Like _engine.DocumentReader.copy_to: about `most` bytes of text; False at the end."""
         before = self.text_bytes
         for column in self._batches:
             _, offsets, data = column.buffers()
@@ -148,7 +148,7 @@ class ColumnReader:
         return False
 
     def take(self, most: int) -> list[str]:
-        """The texts that have about `most` characters together; none at the end."""
+        """The next texts, about `most` characters in total; empty at the end."""
         texts: list[str] = []
         characters = 0
         for column in self._batches:

@@ -1,4 +1,4 @@
-"""The course of ``keepstep data build``."""
+"""``keepstep data build`` from start to end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keepstep.data.builder.part import Counts, finished, prefix_of, write_json
 from keepstep.data.builder.pool import Pool
 from keepstep.data.builder.progress import in_bytes, in_time, progress
 
-SYNC_BYTES = 256 << 20  # of the corpus between two deletions of parts that are in it
+SYNC_BYTES = 256 << 20  # bytes joined between two deletions of parts
 
 
 def _refuse_existing(options: BuildOptions) -> None:
@@ -31,7 +31,7 @@ def _refuse_existing(options: BuildOptions) -> None:
 def _build_parts(
     options: BuildOptions, building: plan.Building, encoding: tokenizer.Encoding, parts: list[list[inputs.Piece]]
 ) -> tuple[list[Counts], int]:
-    """What each part has, and how many were there already."""
+    """Builds the missing parts. Returns the counts of each part, and how many parts already existed."""
     counts: dict[int, Counts] = {}
     for number in range(len(parts)):
         if (found := finished(building.folder, number)) is not None:
@@ -55,7 +55,7 @@ def _build_parts(
 def _join(
     options: BuildOptions, building: plan.Building, encoding: tokenizer.Encoding, counts: list[Counts]
 ) -> _engine.TokenWriter:
-    """All parts, in their order, under the names of the corpus. What is in, and on the disk, is deleted on the way."""
+    """Joins all parts in order into the corpus. Deletes each part once it is safely in the joined file."""
     writer = _engine.TokenWriter.join(options.out, os.path.join(building.folder, "joined.bin"), encoding.dtype)
     sizes = [each.tokens * _size(encoding.dtype) for each in counts]
     done = unsynced = 0
@@ -75,23 +75,23 @@ def _join(
                     _remove(path)
                 added, unsynced = [], 0
             shown.update(done)
-        _remove(f"{options.out}.build.json")  # of the corpus that is replaced
+        _remove(f"{options.out}.build.json")  # describes the corpus that is replaced
         writer.finish()
     return writer
 
 
 def _is_there(writer: _engine.TokenWriter, prefix: str, size: int, built: Counts) -> bool:
-    """Adds a part, or finds it in the joined file, if it was in before the build was stopped."""
+    """Adds a part, or finds it in the joined file if an interrupted build had already added it."""
     if os.path.exists(f"{prefix}.bin"):
         return writer.append(prefix) == built.checksum
     try:
         return writer.take_over(prefix, size) == built.checksum
-    except RuntimeError:  # neither here nor there
+    except RuntimeError:  # in neither place
         return False
 
 
 def _forget(folder: str, number: int, parts: int) -> None:
-    """Part `number` is to be built again, and so are those behind it that were to be in the joined file."""
+    """Has part `number` built again, and the later parts that exist only in the joined file."""
     for each in range(number, parts):
         prefix = prefix_of(folder, each)
         if each == number or not os.path.exists(f"{prefix}.bin"):

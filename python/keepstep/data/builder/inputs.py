@@ -1,7 +1,7 @@
-"""What is read: the files that patterns name, what is in them, and how they are cut into parts.
+"""The input: the files that patterns name, their formats, and how they are divided into parts.
 
-The parts depend on the input alone, never on the number of workers: so a build may go on with more or fewer of them,
-and the corpus is the same bytes.
+The parts depend only on the input, never on the number of workers: a build may continue with more or fewer workers, and
+the corpus has the same bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from keepstep.data.builder import columns
 MIB = 1 << 20
 LEAST_PART = 2 * MIB
 MAX_PART = 256 * MIB
-MAX_PIECES = 10_000  # of a part
-PARTS = 64  # at least as many if the input is large enough, so that all workers end at about the same time
+MAX_PIECES = 10_000  # per part
+PARTS = 64  # at least this many for a large input, so all workers end at about the same time
 
 _BY_NAME = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".jsonlines": "jsonl", ".json": "json", ".parquet": "parquet",
@@ -48,14 +48,14 @@ class Piece:
     path: str
     format: str
     compression: str
-    bytes: int  # what it counts for in the progress
+    bytes: int  # its weight in the progress display
     range: tuple[int, int] | None = None
 
 
 @dataclass
 class Found:
     files: list[InputFile] = field(default_factory=list)
-    binary: int = 0  # files in directories that were left out
+    binary: int = 0  # left-out files in directories
 
     @property
     def bytes(self) -> int:
@@ -75,7 +75,7 @@ def _below(folder: str) -> Iterator[str]:
 
 
 def _look(path: str, wanted: str, in_directory: bool) -> InputFile | None:
-    """What is known of a file; None for a binary file in a directory."""
+    """Determines format and compression of a file; None for a binary file in a directory."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -105,7 +105,7 @@ def _look(path: str, wanted: str, in_directory: bool) -> InputFile | None:
 
 
 def find(patterns: tuple[str, ...], wanted: str) -> Found:
-    """All files, in the order of the patterns, each pattern's by name, each file once. Errors name which."""
+    """All files, each once: in the order of the patterns, and by name within a pattern. Errors name the file."""
     found = Found()
     seen = set()
     for pattern in patterns:
@@ -149,7 +149,7 @@ def _pieces(file: InputFile, target: int) -> Iterator[Piece]:
 
 
 def parts(files: list[InputFile]) -> list[list[Piece]]:
-    """The input in parts of 2 to 256 MiB, as far as its files can be cut, in its order."""
+    """Divides the input, in order, into parts of 2 to 256 MiB, as far as its files can be split."""
     target = min(MAX_PART, max(LEAST_PART, sum(file.size for file in files) // PARTS))
     made: list[list[Piece]] = []
     current: list[Piece] = []

@@ -1,4 +1,4 @@
-"""The options of ``keepstep data build``, and those that ``keepstep data chat`` has too."""
+"""The options of ``keepstep data build``, and those it shares with ``keepstep data chat``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPILOG = """exit codes: 0 built; 1 it could not be built (nothing new is there; 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """As given, checked for what can be checked without a look at the input."""
+    """The options as given, checked as far as possible without reading the input."""
 
     inputs: tuple[str, ...]
     out: str  # without .bin or .idx
@@ -50,7 +50,7 @@ def _prefix(text: str) -> str:
 
 
 def add_output(parser: argparse.ArgumentParser, files: str) -> None:
-    """--out; .bin or .idx at its end is taken off. `files`: what is written."""
+    """Adds --out, which drops a trailing .bin or .idx. `files`: what is written, for the help."""
     parser.add_argument("--out", required=True, type=_prefix, metavar="PREFIX", help=f"of the corpus: {files}")
 
 
@@ -62,7 +62,7 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 
 def add_end_of_document(parser: argparse.ArgumentParser, what: str) -> None:
-    """--append-eod and --eod, for `check_end_of_document` to check. `what`: that has an end."""
+    """Adds --append-eod and --eod, which `check_end_of_document` checks. `what`: the thing that gets an end token."""
     parser.add_argument("--append-eod", action="store_true", help=f"an end-of-document token after each {what}")
     parser.add_argument(
         "--eod", metavar="TOKEN", help="which (a number, or a token of the tokenizer); bytes: 256 unless given"
@@ -70,7 +70,7 @@ def add_end_of_document(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_end_of_document(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
-    """Ends the process, as any wrong option does, if --eod is given alone."""
+    """Ends the process, like any wrong option, if --eod is given alone."""
     if found.eod is not None and not found.append_eod:
         parser.error("--eod says which token --append-eod appends; give both")
 
@@ -83,7 +83,7 @@ def _workers(text: str) -> int:
 
 
 def parse(arguments: list[str]) -> BuildOptions:
-    """Exits with code 2 where the options are wrong, as argparse does."""
+    """Exits with code 2 if the options are wrong, like argparse."""
     parser = argparse.ArgumentParser(
         prog="keepstep data build", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
     )
@@ -109,7 +109,7 @@ def parse(arguments: list[str]) -> BuildOptions:
         default=len(os.sched_getaffinity(0)),
         help="processes (default: one a CPU, %(default)s)",
     )
-    add("--force", action="store_true", help="replace a corpus that is there, and begin anew what was begun otherwise")
+    add("--force", action="store_true", help="replace an existing corpus, or one begun with other options")
     add("--quiet", action="store_true", help="no progress")
     add("--json", action="store_true", help="the summary as one JSON object")
     found = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Builds one part: a small corpus PREFIX.bin, PREFIX.idx, and what is to be said of it, PREFIX.json, written last."""
+"""Builds one part: a small corpus, PREFIX.bin and PREFIX.idx, and its counts, PREFIX.json, written last."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from keepstep.data.builder.columns import ColumnReader
 from keepstep.data.builder.inputs import COLUMNS, Piece
 from keepstep.data.builder.tokenizer import BYTES, Encoder, Encoding
 
-STEP_BYTES = 8 << 20  # of text between two words about the progress
+STEP_BYTES = 8 << 20  # bytes of text between two progress reports
 STEP_TOKENIZED = 1 << 20
 MAX_COMPLAINTS = 5
 
 
 @dataclass
 class Counts:
-    """Of a part, or of all."""
+    """The counts of one part, or of all parts."""
 
     documents: int = 0
     tokens: int = 0
@@ -27,7 +27,7 @@ class Counts:
     empty: int = 0
     unreadable: int = 0
     complaints: list[str] = field(default_factory=list)
-    checksum: int = 0  # of a part's tokens, which are compared with it when the parts are joined
+    checksum: int = 0  # of a part's tokens, compared when the parts are joined
 
     def add(self, other: Counts) -> None:
         self.documents += other.documents
@@ -39,7 +39,7 @@ class Counts:
 
 
 def write_json(path: str, value: object) -> None:
-    """All of it or nothing."""
+    """Writes atomically."""
     with open(f"{path}.partial", "w", encoding="utf-8") as file:
         json.dump(value, file)
     os.rename(f"{path}.partial", path)
@@ -50,11 +50,11 @@ def prefix_of(folder: str, number: int) -> str:
 
 
 def finished(folder: str, number: int) -> Counts | None:
-    """What a part has, if it is whole."""
+    """The counts of a part, if it is complete."""
     try:
         with open(f"{prefix_of(folder, number)}.json", encoding="utf-8") as file:
             return Counts(**json.load(file))
-    except (FileNotFoundError, ValueError, TypeError):  # one that cannot be read is built again
+    except (FileNotFoundError, ValueError, TypeError):  # a part that cannot be read is built again
         return None
 
 
@@ -65,7 +65,7 @@ def _open(piece: Piece, text_field: str, skip: bool) -> _engine.DocumentReader |
 
 
 class PartBuilder:
-    """Builds parts, one after the other, in one process; the tokenizer is loaded once."""
+    """Builds parts one at a time in one process; loads the tokenizer once."""
 
     def __init__(self, folder: str, encoding: Encoding, text_field: str, skip: bool) -> None:
         self._folder, self._encoding, self._field, self._skip = folder, encoding, text_field, skip
@@ -79,7 +79,7 @@ class PartBuilder:
         return bool(texts)
 
     def build(self, number: int, pieces: list[Piece], report: Callable[[int], None]) -> Counts:
-        """Tells `report` how many bytes of the pieces were read so far. RuntimeError and OSError: it could not be."""
+        """Builds a part. Calls `report` with the bytes of the pieces read so far. RuntimeError, OSError: it failed."""
         prefix = prefix_of(self._folder, number)
         writer = _engine.TokenWriter.create(prefix, self._encoding.dtype, True)
         counts = Counts()
@@ -90,7 +90,7 @@ class PartBuilder:
             while self._step(reader, writer):
                 report(before + min(max(reader.position - first, 0), piece.bytes))
             counts.add(Counts(0, 0, reader.text_bytes, reader.empty, reader.unreadable, list(reader.complaints)))
-            counts.empty += reader.documents  # less those that have tokens: below
+            counts.empty += reader.documents  # those with tokens are subtracted below
             before += piece.bytes
         writer.finish(durable=False)
         counts.documents, counts.tokens, counts.checksum = writer.documents, writer.tokens, writer.checksum

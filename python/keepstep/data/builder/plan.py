@@ -1,7 +1,7 @@
-"""The folder of a build that is under way, PREFIX.building: what it builds, from what, and which parts are done.
+"""The folder of a build in progress, PREFIX.building: what it builds, from what, and which parts are done.
 
-`plan.json` is written first. A later build goes on only where it asks for the same of the same files (size and time of
-the last change); everything else is refused, so that no corpus is put together from two.
+`plan.json` is written first. A later build continues only if it has the same options and the same files (size and
+modification time); anything else is refused, so no corpus is assembled from two different builds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 1
 
 
 def of(options: BuildOptions, encoding: Encoding, files: list[InputFile]) -> dict[str, Any]:
-    """All that the corpus depends on."""
+    """Everything that the corpus depends on."""
     return {
         "version": VERSION,
         "options": {
@@ -60,10 +60,11 @@ class Building:
     def __init__(self, prefix: str) -> None:
         self.folder = f"{prefix}.building"
         self._lock = -1
-        self.opened = False  # by this process, so that finished parts in it are of this build
+        self.opened = False  # opened by this process, so finished parts in it belong to this build
 
     def open(self, plan: dict[str, Any], force: bool) -> bool:
-        """Makes it, or finds it as `plan` has it: whether it was there. KeepstepError: it is another's, or in use."""
+        """Creates the folder, or continues one with the same plan. Returns whether it existed. KeepstepError: it
+        belongs to another build, or is in use."""
         os.makedirs(self.folder, exist_ok=True)
         self._lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -85,8 +86,8 @@ class Building:
                 return True
             if not force:
                 raise KeepstepError(
-                    f"'{self.folder}' holds the begin of another build: {different}. Give the same command as then to "
-                    "go on, --force to begin anew, or remove the folder"
+                    f"'{self.folder}' holds an unfinished different build: {different}. Repeat its command to "
+                    "go on, --force to start over, or remove the folder"
                 )
         for name in os.listdir(self.folder):
             if name != "lock":

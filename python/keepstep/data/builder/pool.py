@@ -1,4 +1,4 @@
-"""The worker processes of a build: given parts, heard, and ended."""
+"""The worker processes of a build: gives them parts, reads their answers, and ends them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READ = 1 << 16
 
 class _Worker:
     def __init__(self, setup: dict[str, Any], environment: dict[str, str]) -> None:
-        # A session of its own: Ctrl-C is for the command, which ends its workers itself.
+        # In its own session: only the command gets Ctrl-C, and ends its workers itself.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "keepstep.data.builder.worker", str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
@@ -40,14 +40,14 @@ class _Worker:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # its end is noticed where it is listened to
+            pass  # `hear` notices that it has ended
 
     def give(self, part: int, pieces: list[Piece]) -> None:
         self.part, self.read = part, 0
         self._write({"number": part, "pieces": [asdict(piece) for piece in pieces]})
 
     def hear(self) -> list[dict[str, Any]] | None:
-        """What it said; None when it has ended."""
+        """Its messages; None once it has ended."""
         assert self.process.stdout is not None
         data = os.read(self.process.stdout.fileno(), _READ)
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -68,15 +68,15 @@ class _Worker:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    pass  # what was not sent is not needed
+                    pass  # unsent data is not needed
 
 
 class Pool:
-    """A context: all its processes are gone when it is left."""
+    """A context manager: all processes are gone when it exits."""
 
     def __init__(self, count: int, setup: dict[str, Any]) -> None:
         package = str(Path(__file__).resolve().parents[3])
-        # One part a worker, and the tokenizer's own threads share what CPUs are left.
+        # Each worker handles one part; the tokenizers' own threads share the remaining CPUs.
         threads = max(1, len(os.sched_getaffinity(0)) // count)
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -101,8 +101,8 @@ class Pool:
         done: Callable[[int, Counts], None],
         progress: Callable[[int], None],
     ) -> None:
-        """Builds all parts, by number; `progress` is told the bytes read in parts that are not done. KeepstepError:
-        what a worker complained of, or how it ended."""
+        """Builds all parts, by number. Calls `progress` with the bytes read in unfinished parts. KeepstepError: a
+        worker reported an error, or ended."""
         waiting = sorted(parts)
         waiting.reverse()
         with selectors.DefaultSelector() as selector:

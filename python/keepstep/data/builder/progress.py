@@ -1,4 +1,4 @@
-"""How far a build is: a bar on a terminal, else a line now and then, on standard error."""
+"""Shows the progress of a build on standard error: a bar on a terminal, otherwise occasional lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Silent:
         pass
 
     def update(self, done: int) -> None:
-        """`done`: bytes so far, with those that were there already."""
+        """`done`: bytes so far, including those that already existed."""
 
 
 class Lines(Silent):

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, or a tokenizer.json read with the library `tokenizers`."""
+"""Tokenizers: bytes, or a tokenizer.json loaded with the library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GREATEST = {"uint8": 2**8 - 1, "int8": 2**7 - 1, "int16": 2**15 - 1, "uint16": 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What text becomes. `eod` is negative where nothing is appended."""
+    """How text is encoded. `eod` is negative if nothing is appended."""
 
     tokenizer: str  # BYTES, or the absolute path of the file
     digest: str  # sha256 of the file; empty for bytes
-    vocabulary: int  # greatest id + 1, that of the end of a document included
+    vocabulary: int  # greatest id + 1, including the end-of-document token
     eod: int
     dtype: str
     special_tokens: bool
@@ -35,7 +35,7 @@ def digest_of(path: str) -> str:
 
 
 def load(path: str) -> Any:
-    """A tokenizers.Tokenizer that truncates and pads nothing, whatever its file says."""
+    """A tokenizers.Tokenizer that never truncates or pads, whatever its file says."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -71,7 +71,7 @@ def choose(
     tokenizer: str, *, append_eod: bool = False, eod: str | None = None, dtype: str | None = None,
     special_tokens: bool = False,
 ) -> Encoding:  # fmt: skip
-    """Reads the tokenizer and checks that tokens fit; KeepstepError says what does not."""
+    """Loads the tokenizer and checks that its tokens fit. KeepstepError names what does not."""
     digest = ""
     if tokenizer == BYTES:
         if eod is not None and not (eod.isdecimal() and int(eod) <= 2**31 - 1):
@@ -98,7 +98,7 @@ def choose(
 
 
 class Encoder:
-    """Texts to tokens, in a worker."""
+    """Encodes texts in a worker."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._path = encoding.tokenizer
@@ -108,7 +108,7 @@ class Encoder:
         self._end = [encoding.eod] if encoding.eod >= 0 else []
 
     def __call__(self, texts: list[str]) -> list[list[int]]:
-        """A list of tokens for each text that has any, its end appended."""
+        """A list of tokens for each nonempty text, with the end token appended."""
         try:
             found = self._encode(texts, add_special_tokens=self._special_tokens)
         except Exception as error:  # the library raises nothing narrower

@@ -1,7 +1,7 @@
-"""A worker process of a build: reads what to build from standard input, a JSON object a line, and answers on standard
-output: ``{"read": bytes}`` now and then, ``{"done": counts}``, or ``{"error": text}``.
+"""A worker process of a build. Reads what to build from standard input, one JSON object per line, and answers on
+standard output: ``{"read": bytes}`` now and then, ``{"done": counts}``, or ``{"error": text}``.
 
-It dies with the process that started it, however that ends.
+It dies with the process that started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def _answers() -> TextIO:
-    """Standard output, for answers alone: what libraries print goes to standard error."""
+    """Standard output, reserved for answers: what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
@@ -30,7 +30,7 @@ def _answers() -> TextIO:
 
 def main(parent: int) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # the parent died before the request took effect
         return 1
     answers = _answers()
 
@@ -46,7 +46,7 @@ def main(parent: int) -> int:
             pieces = [Piece(**{**piece, "range": piece["range"] and tuple(piece["range"])}) for piece in work["pieces"]]
             done = builder.build(work["number"], pieces, lambda read: say(read=read))
             say(done=asdict(done))
-    except (RuntimeError, OSError) as error:  # input or disk; anything else is a mistake of ours, and shows itself
+    except (RuntimeError, OSError) as error:  # input or disk; anything else is our bug, and shows a traceback
         say(error=str(error))
         return 1
     return 0

@@ -1,1 +1,1 @@
-"""What the doctor starts: a look at torch in the jobs' interpreter, and the ranks of its own small jobs."""
+"""What the doctor starts: a probe of torch in the jobs' interpreter, and the ranks of its own small jobs."""

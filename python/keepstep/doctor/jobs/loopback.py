@@ -1,6 +1,6 @@
-"""The ranks of the doctor's own job: all_reduce within a node, over shared memory, and between nodes, over TLS.
+"""The ranks of the doctor's own job: all_reduce within a node over shared memory, and between nodes over TLS.
 
-Two nodes with two ranks each, all on this machine. Rank 0 prints a line of JSON with the bytes a second of each.
+Two nodes with two ranks each, all on this machine. Rank 0 prints a line of JSON with the bytes per second of each.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch.distributed as dist
 
 from keepstep.doctor.jobs import marks
 
-BYTES = 64 << 20  # of a tensor
+BYTES = 64 << 20  # per tensor
 ROUNDS = 2
 
 
 def numbers(rank: int) -> torch.Tensor:
-    """Small whole numbers, so that their sums are exact; they differ by place and by rank."""
+    """Small integers, so sums are exact; they differ by position and by rank."""
     return torch.arange(BYTES // 4, dtype=torch.int32).remainder_(1021).add_(rank).to(torch.float32)
 
 
 def rate(name: str, group: dist.ProcessGroup, members: list[int]) -> float:
-    """Bytes a second, counted as those of one tensor. Raises RuntimeError if a sum is wrong."""
+    """Bytes per second, counting the bytes of one tensor. Raises RuntimeError if a sum is wrong."""
     right = numbers(0).mul_(len(members)).add_(sum(members))
     seconds = 0.0
     for _ in range(ROUNDS):
@@ -43,7 +43,7 @@ def main() -> None:
     rank = dist.get_rank()
     rates = {}
     for name, members in (("shared memory", [0, 1]), ("TLS", [0, 2])):
-        group = dist.new_group(members)  # of all ranks: each takes part in making both
+        group = dist.new_group(members)  # called on all ranks, even those outside the group
         if isinstance(group, dist.ProcessGroup):  # this rank is a member
             rates[name] = rate(name, group, members)
     dist.barrier()

@@ -1,4 +1,4 @@
-"""How ranks of the doctor's jobs tell it what they found: lines of JSON with one entry, named by a mark; no torch."""
+"""How ranks of the doctor's jobs report findings: lines of JSON with one entry, named by a mark. Free of torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def say(mark: str, value: Any) -> None:
 
 
 def said(log: Path, mark: str) -> list[Any]:
-    """What ranks said under `mark` in the output of a launcher."""
+    """What ranks reported under `mark` in a launcher's output."""
     begin = json.dumps({mark: 0})[:-2]
     lines = log.read_text(errors="replace").splitlines()
     return [json.loads(line)[mark] for line in lines if line.startswith(begin)]

@@ -1,7 +1,7 @@
-"""A rank of the job that doctors of several machines form, one on each: what they see of each other.
+"""A rank of the job that the doctors of several machines form, one per machine: measures the connections between them.
 
-All goes through the data plane of a job: a sender connects to the receiver's port, so what works here works both ways.
-Every rank prints the same line of JSON, for the doctor that started it.
+Everything goes through a job's data plane: a sender connects to the receiver's port, so what works here works in both
+directions. Every rank prints the same line of JSON, for the doctor that started it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keepstep.doctor.network import own_address, resolve
 
 BYTES = 32 << 20  # sent each way
 PINGS = 16
-MAX_PAIRS_OF_ALL = 6  # beyond, only the pairs with rank 0 are measured
+MAX_PAIRS_OF_ALL = 6  # with more pairs, only those with rank 0 are measured
 
 
 def gathered(value: Any) -> list[Any]:
@@ -36,7 +36,7 @@ def pattern(sender: int) -> torch.Tensor:
 
 
 def greet_all(rank: int, world: int) -> None:
-    """A message from every rank to every other: connections both ways between all of them."""
+    """Sends a message from every rank to every other, which connects all of them in both directions."""
     others = [each for each in range(world) if each != rank]
     greetings = {each: torch.zeros(1, dtype=torch.int64) for each in others}
     works = [dist.isend(torch.tensor([rank]), each) for each in others]
@@ -50,7 +50,7 @@ def greet_all(rank: int, world: int) -> None:
 
 
 def offset(rank: int, here: int, there: int) -> tuple[float, float]:
-    """How far the wall clock of `there` is ahead, and the quickest round trip, which found it: seconds, on `here`."""
+    """How far the wall clock of `there` is ahead, and the fastest round trip, which measured it. Seconds, on `here`."""
     quickest = (0.0, float("inf"))
     for _ in range(PINGS):
         clock = torch.zeros(1, dtype=torch.float64)
@@ -68,7 +68,7 @@ def offset(rank: int, here: int, there: int) -> tuple[float, float]:
 
 
 def transfer(rank: int, sender: int, receiver: int) -> float:
-    """Bytes a second, until the receiver has acknowledged them. Raises RuntimeError if some are wrong."""
+    """Bytes per second, until the receiver's acknowledgment. Raises RuntimeError if some bytes are wrong."""
     done = torch.zeros(1)
     expected = pattern(sender)
     if rank == sender:
@@ -86,8 +86,8 @@ def transfer(rank: int, sender: int, receiver: int) -> float:
 
 
 def measure(rank: int, here: int, there: int) -> dict[str, Any]:
-    """What `here` knows of the pair afterwards."""
-    transfer(rank, here, there)  # makes the connections
+    """The measurements of the pair, valid on `here`."""
+    transfer(rank, here, there)  # opens the connections
     ahead, round_trip = offset(rank, here, there)
     out, back = transfer(rank, here, there), transfer(rank, there, here)
     rate = torch.tensor([back], dtype=torch.float64)
@@ -115,7 +115,7 @@ def main() -> None:
     if len(pairs) > MAX_PAIRS_OF_ALL:
         pairs = [(0, there) for there in range(1, world)]
     measured = []
-    for here, there in pairs:  # one after the other: each has the network to itself
+    for here, there in pairs:  # one at a time: each has the network to itself
         if rank in (here, there):
             pair = measure(rank, here, there)
             if rank == here:

@@ -1,7 +1,7 @@
-"""What the jobs' interpreter has: its own version, keepstep, torch, and what torch sees of GPUs.
+"""Reports on the jobs' interpreter: its version, keepstep, torch, and the GPUs that torch sees.
 
-Started as a text (``python -c``), because keepstep may be what cannot be imported there. It says what it is about to
-import, so that a process that dies of it has named it; its last line is one JSON object.
+Started as text (``python -c``), because keepstep itself may not be importable there. It prints what it is about to
+import, so a process that dies of an import has named it. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODULES = ("keepstep", "keepstep._engine", "torch", "keepstep.torch")
 
 
 def tried(function: Callable[[], Any]) -> tuple[Any, str]:
-    """What it returns, and what went wrong."""
+    """The function's result, and what went wrong."""
     try:
         return function(), ""
     except Exception as why:

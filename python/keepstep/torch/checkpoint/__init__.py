@@ -3,9 +3,9 @@
     dcp.save(state, storage_writer=Writer("s3://bucket/run", step=120, keep=3))
     dcp.load(state, storage_reader=Reader("s3://bucket/run"), planner=LoadPlanner())
 
-What is written is DCP's own layout, which DCP alone loads, and a manifest beside it. docs/reference/checkpoint.md.
+It writes DCP's own layout, which DCP alone can load, and a manifest. See docs/reference/checkpoint.md.
 
-``run.checkpoint`` is made of the same parts (manager.py). DCP takes long to import, so it is when it is used.
+``run.checkpoint`` uses the same parts (manager.py). DCP takes long to import, so it is imported when used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What torch.save puts around the elements of a tensor: a zip archive, the same for one dtype and shape.
+"""What torch.save puts around a tensor's elements: a zip archive, the same for each dtype and shape.
 
 So a file of a checkpoint is a recipe: literal bytes, a tensor's memory, literal bytes (src/checkpoint/file_recipe.h).
-The archive's CRC-32 of the elements is left as it is without them, as ``torch.serialization.set_crc32_options(False)``
-leaves it: torch.load does not look at it, and the manifest has better sums.
+The archive's CRC-32 leaves the elements out, as with ``torch.serialization.set_crc32_options(False)``: torch.load does
+not check it, and the manifest has better checksums.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the ranks of one save tell each other, over the job's Store: collectives of the training are not touched."""
+"""How the ranks of one save communicate: over the job's Store, without collectives of the training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Exchange:
 
     def _ask(self, op: str, key: str, value: bytes = b"") -> bytes:
         while True:
-            # In short waits: who asks only when the next generation is there already is interrupted by nothing.
+            # In short waits: a wait that starts after the next generation has begun would not be interrupted.
             answered, interrupted, _, result = self._session.store(op, f"{self._prefix}/{key}", value, LOOK_MS)
             if answered:
                 return result
@@ -38,7 +38,7 @@ class Exchange:
                 raise Cancelled
 
     def gather(self, what: str, mine: Any) -> list[Any] | None:
-        """On rank 0 what each rank gave, in their order; None elsewhere. What fails on any rank fails on rank 0."""
+        """On rank 0 all ranks' values, in rank order; None elsewhere. A failure on any rank is raised on rank 0."""
         if self.rank != 0:
             self._ask("set", f"{what}/{self.rank}", packed(mine))
             return None
@@ -46,7 +46,7 @@ class Exchange:
         return [mine, *map(_unpacked_or_error, others)]
 
     def scatter(self, what: str, of_all: list[Any] | None) -> Any:
-        """What rank 0 gave for this rank."""
+        """The value that rank 0 gave for this rank."""
         if of_all is None:
             return unpacked(self._ask("get", f"{what}/{self.rank}"))
         for rank in range(1, self.world):
@@ -55,7 +55,7 @@ class Exchange:
 
 
 def _unpacked_or_error(data: bytes) -> Any:
-    # As a value, like whatever else failed on that rank: rank 0 has to answer all.
+    # As a value, like any failure on that rank: rank 0 has to answer all.
     try:
         return unpacked(data)
     except KeepstepError as error:

@@ -1,4 +1,4 @@
-"""DCP's StorageWriter for ``run.checkpoint``: writes down what is to be written, and hands it over."""
+"""DCP's StorageWriter for ``run.checkpoint``: records what to write, and hands it over."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from keepstep.torch.checkpoint.writer import File, Writer, _Assignment
 
 
 class HandingOver(Writer):
-    """As `Writer`, but with the process that writes for this node's ranks behind `link`. One save.
+    """Like `Writer`, for one save, but this node's background writer, at `link`, does the writing.
 
-    `memory`: where the tensors lie that are saved; set before there is a plan. What lies elsewhere is copied into the
-    recipe.
+    `memory`: where the saved tensors are; set before there is a plan. What is elsewhere is copied into the recipe.
     """
 
     def __init__(self, url: str, step: int, job: str, link: Link, generation: int) -> None:

@@ -1,10 +1,9 @@
-"""``run.checkpoint``: the protected state to disk or S3, every so many steps, while training goes on; and back.
+"""``run.checkpoint``: saves the protected state to disk or S3 at intervals while training goes on, and loads it.
 
-At a save each rank's state is copied in the background while the next step computes. For each
-destination where it is due, a thread plans a DCP checkpoint with the other ranks and hands it over to a process of the
-node, which writes it whatever becomes of this one (`keepstep.checkpoint.background`). A fault while the ranks agree
-cancels the save, and the next step makes another. A job that is started again begins with the newest complete
-checkpoint.
+At a save each rank's state is copied in the background while the next step computes. For each destination where it is
+due, a thread plans a DCP checkpoint with the other ranks and hands it over to a process of the node, which writes it
+even if this one dies (`keepstep.checkpoint.background`). A fault while the ranks agree cancels the save, and the next
+step starts another. A job that is started again continues from the newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ FLAG_BEHIND = FLAG_BUSY << MAX_DESTINATIONS
 
 
 class CheckpointManager:
-    """All destinations, and what is under way. One per process; the main thread's."""
+    """All destinations, and the saves in progress. One per process, for the main thread."""
 
     def __init__(
         self, session: Session, registry: Registry, destinations: tuple[Destination, ...], sharded: Callable[[], bool]
@@ -62,7 +61,7 @@ class CheckpointManager:
         self._checkpoints = _checkpoint
         self._open = open_store
         for each in destinations:
-            self._open(each.url)  # what is wrong with it is told here
+            self._open(each.url)  # its mistakes are reported here
         self._job = _job_of(session)
         self._links = [Link(session.welcome.background_writer, each.url, self._job) for each in destinations]
         for link in self._links:
@@ -78,7 +77,7 @@ class CheckpointManager:
     def announce(self) -> None:
         """By rank 0, before the first generation forms: claims the destinations and finds the newest checkpoint.
 
-        A destination that cannot be reached ends the job: it may have the newest one.
+        A destination that cannot be reached ends the job: it may have the newest checkpoint.
         """
         if self._announced:
             return
@@ -86,7 +85,7 @@ class CheckpointManager:
         found: list[tuple[int, str]] = []
         for each, link in zip(self.destinations, self._links, strict=True):
             try:
-                link.claim()  # another job that uses it is told of at once
+                link.claim()  # reports at once if another job uses it
                 found += [(step, each.url) for step in self._complete(self._open(each.url))]
             except (KeepstepError, self._checkpoints.Error) as error:
                 raise KeepstepError(f"run.checkpoint: {error}") from None
@@ -100,7 +99,7 @@ class CheckpointManager:
         return [info.step for info in self._checkpoints.Catalog(store).checkpoints() if info.complete]  # type: ignore[arg-type]
 
     def load(self, version: int, capsule: Capsule) -> None:
-        """Fills the protected state with that of `version`, from the first destination that has it whole."""
+        """Loads the protected state of `version` from the first destination that has all of it."""
         failures = []
         for each in self.destinations:
             try:
@@ -160,11 +159,11 @@ class CheckpointManager:
     # ---- saving ----
 
     def enter(self) -> None:
-        """In each generation, before its first step: finds out what processes before this one have handed over."""
+        """Called in each generation before its first step: finds out what earlier processes have handed over."""
         self._all_savers()
 
     def flags(self) -> int:
-        """Of this rank's vote: where its last save has not ended; on rank 0, which destinations rest or are behind."""
+        """This rank's vote flags: where its last save is unfinished; on rank 0, which destinations rest or lag."""
         found = 0
         first = self._given().rank == 0
         for number, saver in enumerate(self._all_savers()):
@@ -175,7 +174,7 @@ class CheckpointManager:
         return found
 
     def after_step(self, version: int, flags: int, capsule_ids: set[int]) -> None:
-        """Saves `version`, which the protected state is at, where it is due. By all ranks, with the same `flags`."""
+        """Saves the current state, `version`, where it is due. Called by all ranks with the same `flags`."""
         now = []
         for number, saver in enumerate(self._all_savers()):
             due = saver.due(version)
@@ -210,17 +209,17 @@ class CheckpointManager:
             saver.start(version, exchange, self._snapshot, copies=saver is savers[0])
 
     def wait_copied(self) -> None:
-        """Before the update: nothing of the state is read any more."""
+        """Called before the update: waits until the state is no longer read."""
         if self._snapshot is not None and not self._snapshot.copied.is_set():
             self._snapshot.copied.wait()
 
     def forget(self) -> None:
-        """Lets go of what was protected: it is built anew."""
+        """Releases what was protected: it is built again."""
         self._snapshot = None
         self._pool = Pool()
 
     def save_last(self, version: int, capsule_ids: set[int]) -> None:
-        """At the end of training, by all ranks: returns when `version` is saved everywhere, or could not be."""
+        """Called by all ranks at the end of training: returns when `version` is saved everywhere, or has failed."""
         savers = self._all_savers()
         for saver in savers:
             saver.join()
@@ -262,7 +261,7 @@ def _job_of(session: Session) -> str:
     named = owners.job_name()
     if named:
         return named
-    # An empty expectation: set by the first that asks, told to all others.
+    # Expected to be empty: the first to ask sets it, all others get it.
     mine = f"job {uuid.uuid4()}".encode()
     pair = b"0:" + mine
     answered, _, _, value = session.store("compare_set", "job/checkpoint-owner", pair, -1, ends_with_generation=False)

@@ -1,5 +1,5 @@
-"""What is no tensor in a state dict: numbers, texts, lists of them. Stored as torch.save writes them, and loaded only
-by torch's unpickler that knows such data and nothing else (``weights_only``)."""
+"""The non-tensors of a state dict: numbers, strings, lists of them. Stored as torch.save writes them, and loaded only
+by torch's restricted unpickler (``weights_only``)."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def require_safe(name: str, data: io.BytesIO) -> None:
 def made_safe(name: str, where: str, data: bytes) -> io.BytesIO:
     """The same object as bytes that are written here, for planners that unpickle anything.
 
-    What the file says is loaded by the strict unpickler; only what comes out of it is pickled anew. KeepstepError: it
-    holds something that is refused.
+    The strict unpickler loads the file; only its result is pickled again. KeepstepError: the file holds something that
+    is refused.
     """
     try:
         loaded = _load(io.BytesIO(data))

@@ -1,4 +1,4 @@
-"""What DCP itself wrote: each item as torch.save wrote it, without a manifest and without sums."""
+"""Checkpoints that DCP itself wrote: each item as torch.save wrote it, without a manifest or checksums."""
 
 from __future__ import annotations
 

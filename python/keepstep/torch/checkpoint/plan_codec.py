@@ -1,4 +1,4 @@
-"""What ranks tell each other of a save, as bytes: DCP's plans and results, and nothing else.
+"""What ranks exchange during a save, as bytes: DCP's plans and results, and nothing else.
 
 DCP's classes are written by pickle, as DCP itself sends them, and read by an unpickler that knows these classes,
 torch's dtypes and plain data. Anything else is refused by name before it is made.

@@ -1,4 +1,4 @@
-"""A LoadPlanner that says all that differs between a checkpoint and a model, not only the first thing."""
+"""A LoadPlanner that reports all differences between a checkpoint and a model, not only the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DCP's StorageReader for disk and S3: just the chunks that a rank needs, each checked, straight into its tensors."""
+"""DCP's StorageReader for disk and S3: reads only the chunks that a rank needs, checked, directly into its tensors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _Box = tuple[int, int, int, Sequence[int], Sequence[int], Sequence[int], int, Se
 class Reader(StorageReader):
     """Reads one checkpoint: ``dcp.load(state, storage_reader=Reader(url))``.
 
-    `url`: where a Writer wrote; or a single folder with one checkpoint, ours or DCP's own. `step`: None for the newest
-    complete one; ``reader.step`` says afterwards which it was. `others`: further destinations with the same checkpoint,
-    which are asked for chunks that are corrupt or missing in the first. `threads`: reads at a time.
+    `url`: the URL of a Writer, or a folder with one checkpoint, ours or DCP's own. `step`: None for the newest complete
+    one; ``reader.step`` says afterwards which it was. `others`: further destinations with the same checkpoint, used for
+    chunks that are corrupt or missing in the first. `threads`: concurrent reads.
 
-    Nothing that is loaded is run: DCP's `.metadata` is read as data, and objects only as far as torch.load's
-    ``weights_only`` goes.
+    Nothing from the checkpoint is executed: DCP's `.metadata` is read as data, and objects only as far as torch.load's
+    ``weights_only`` allows.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Reader(StorageReader):
             self.step = self._wanted = int(text)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What `open` raises waits for `set_up_storage_reader`: DCP takes any error here for a checkpoint of another
-        kind, and up to torch 2.11 keeps it to itself."""
+        """Errors of `open` are kept for `set_up_storage_reader`: DCP takes an error here for another kind of
+        checkpoint, and up to torch 2.11 hides it."""
         self._failure = None
         try:
             return self.open()
@@ -95,7 +95,7 @@ class Reader(StorageReader):
         return dataclasses.replace(plan, storage_data=(self._rank, self.step, self._identity()))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Every rank has looked for the newest one by itself."""
+        """Each rank has searched for the newest one by itself."""
         first_rank, first_step, first = plans[0].storage_data
         for plan in plans[1:]:
             rank, step, identity = plan.storage_data
@@ -124,7 +124,7 @@ class Reader(StorageReader):
 
     @property
     def checkpoint_id(self) -> str:
-        """Where the checkpoint lies, for DCP's messages."""
+        """The checkpoint's location, for DCP's messages."""
         return self.url if self._opened is None else f"{self.url}/{self._opened.folder}".rstrip("/")
 
     # ---- ours ----

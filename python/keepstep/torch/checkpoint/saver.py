@@ -1,8 +1,8 @@
-"""Saves to one destination of ``run.checkpoint``: the thread that plans and hands over, and how far it lags behind.
+"""Saves to one destination of ``run.checkpoint``: the thread that plans and hands over, and how far it lags.
 
-A destination that is slow, full or gone costs no step. A save that is due while another one is under way is skipped.
-After two skipped saves, or a failed one, the destination is behind: the newest state is saved as soon as possible,
-whether it is due or not. After a failure the destination rests.
+A slow, full or missing destination costs no step. A save that is due while another one is in progress is skipped. After
+two skipped saves or a failed one, the destination is behind: the newest state is saved as soon as possible, due or not.
+After a failure the destination rests for a while.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_NAMED = 16  # steps that were left out
 
 
 class Saver:
-    """All but `_save`, `_await_free` and what they call is the main thread's."""
+    """All but `_save`, `_await_free` and what they call is for the main thread."""
 
     def __init__(self, session: Session, destination: Destination, job: str, link: Link) -> None:
         self.destination = destination
@@ -57,7 +57,7 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether this rank has not ended its part of the save before."""
+        """Whether this rank's part of the previous save is unfinished."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -74,7 +74,7 @@ class Saver:
         return version % self.destination.every_steps == 0
 
     def leave_out(self, version: int, rank: int) -> None:
-        """`version` was due, and the save before is under way on some rank, or failed just now."""
+        """`version` was due, but the previous save is in progress on some rank, or has just failed."""
         if rank != 0:
             return
         with self._lock:
@@ -91,9 +91,9 @@ class Saver:
         )
 
     def enter(self, given: Assignment) -> None:
-        """This process has a rank, maybe another one than before: what that rank's process handed over goes first.
+        """This process has a rank, perhaps a new one: what that rank's previous process handed over comes first.
 
-        Else there would be more snapshots than destinations, and two saves that end at the same time.
+        Otherwise there would be more snapshots than destinations, and two saves that end at the same time.
         """
         if self._rank == given.rank or self.busy:
             return
@@ -156,7 +156,7 @@ class Saver:
             _log.info("%s: %s", self.destination.url, error)
 
     def _after_saved(self, attempt: int) -> None:
-        """Once the agent has been told: until then whoever begins anew may begin with what is removed here."""
+        """Called once the agent has been told: until then a new start of the job may load what is removed here."""
         try:
             self._link.told(attempt)
             self._link.prune(self.destination.keep_last, self.destination.max_age_s)
@@ -205,7 +205,7 @@ class Saver:
         """What torch.distributed.checkpoint.save does, with the ranks' plans over the Store; what is to be written is
         handed over. Returns when it is read no more, on rank 0 when the checkpoint is complete: the save's attempt.
 
-        Whatever fails on a rank reaches rank 0, and rank 0 answers all, so that nobody waits for ever.
+        A failure on any rank reaches rank 0, and rank 0 answers all, so no rank waits for ever.
         """
         writer = HandingOver(self.destination.url, version, self._job, self._link, exchange.generation)
         try:

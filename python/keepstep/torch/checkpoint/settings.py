@@ -1,4 +1,4 @@
-"""What ``run.checkpoint`` was given, and that it is the same on all ranks."""
+"""The arguments of ``run.checkpoint``, and the check that they are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Settings = dict[str, Any]  # the arguments of run.checkpoint, by name; empty: it
 
 
 def checked(destinations: Sequence[object]) -> tuple[Destination, ...]:
-    """The destinations that ``run.checkpoint`` was given, each once."""
+    """The destinations given to ``run.checkpoint``, without duplicates."""
     found = tuple(each if isinstance(each, Destination) else Destination(each) for each in destinations)  # type: ignore[arg-type]
     if not 1 <= len(found) <= MAX_DESTINATIONS:
         raise KeepstepError(f"run.checkpoint: {len(found)} destinations; 1 to {MAX_DESTINATIONS} are possible")
@@ -36,11 +36,11 @@ def settings_of(destinations: tuple[Destination, ...], memory_every_steps: int |
 
 
 def require_same(session: Session, rank: int, mine: Settings) -> None:
-    """KeepstepError where another rank has other settings: they would wait for each other's saves for ever, or have
-    copies of different steps. The first process of the job that asks says what it has, and is what others compare with.
+    """KeepstepError if another rank has other settings: they would wait for each other's saves for ever, or have copies
+    of different steps. All compare with the first process of the job that asks.
     """
     desired = json.dumps({"rank": rank, "settings": mine}).encode()
-    # An empty expectation: set by the first that asks, told to all others.
+    # Expected to be empty: the first to ask sets it, all others get it.
     answered, _, _, value = session.store(
         "compare_set", session.key("checkpoint-settings"), b"0:" + desired, -1, ends_with_generation=False
     )
@@ -69,7 +69,7 @@ def _one_if_alike(value: Any) -> Any:
 
 
 def check_memory_every_steps(steps: int | None, elastic: bool) -> None:
-    """Raises where copies in memory cannot be made so often. `elastic`: the job may change its size."""
+    """Raises if copies in memory cannot be made at this interval. `elastic`: the job may change its size."""
     if steps is None or (type(steps) is int and steps == 1):
         return
     if type(steps) is not int or not 1 <= steps <= MAX_MEMORY_EVERY_STEPS:

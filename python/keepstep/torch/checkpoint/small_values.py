@@ -1,7 +1,7 @@
-"""The small values of all ranks as one text in a checkpoint: numbers and the like, beside tensors.
+"""The small values of all ranks (numbers and the like) as one text in a checkpoint.
 
-Most are the same on all ranks and stand there once. Optimizer state is under the names of parameters, as its tensors
-are: stages of a pipeline number their parameters each by itself.
+Most are the same on all ranks and stored once. Optimizer state is stored under parameter names, like its tensors:
+stages of a pipeline number their parameters independently.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def merged(of_ranks: list[dict[str, Any]]) -> str:
 
 
 def taken(text: str, registry: Registry, names: dict[int, str], rank: int, world: int) -> dict[str, Any]:
-    """What `rank` of `world` begins with, as the registry names it.
+    """The values with which `rank` of `world` starts, under the registry's names.
 
-    Where values differed, each rank takes its own if there were as many ranks as now; else the lowest rank's.
+    Where values differed, each rank takes its own if there were as many ranks as now, else the lowest rank's.
     """
     saved = json.loads(text)
     values: dict[str, Any] = {}

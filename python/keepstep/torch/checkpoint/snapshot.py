@@ -1,4 +1,4 @@
-"""A copy of the protected state at one step, which the saves to all destinations that are due then read."""
+"""A copy of the protected state at one step, read by the saves to all destinations that are due."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Small(NamedTuple):
 
 
 class Pool:
-    """Memory for snapshots, used again and again: fresh pages cost as much as the copy.
+    """Reusable memory for snapshots: fresh pages cost as much as the copy.
 
     There are never more than destinations: each reads at most one at a time.
     """
@@ -47,7 +47,7 @@ class Pool:
 
 
 class Snapshot:
-    """One; copied by the first of its readers, and given back by the last.
+    """One snapshot; copied by its first reader and given back by the last.
 
     `held`: the live tensors, which must not change until `copied` is set. `same`: names of those whose digests are
     compared between ranks.
@@ -79,7 +79,7 @@ class Snapshot:
         self.copied = threading.Event()
 
     def copy(self) -> None:
-        """By one reader's thread; never raises, `state` does."""
+        """Called by one reader's thread; never raises, `state` does."""
         try:
             memory = self._memory = self._pool.take(self._held)
             for name, tensor in self._held.items():
@@ -109,7 +109,7 @@ class Snapshot:
         return state, self._memory
 
     def done(self) -> None:
-        """By each reader: it reads nothing of it any more."""
+        """Called by each reader when it no longer reads the snapshot."""
         with self._lock:
             self._readers -= 1
             last = self._readers == 0

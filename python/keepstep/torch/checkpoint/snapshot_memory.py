@@ -1,4 +1,4 @@
-"""Memory for one snapshot that another process can go on reading when this one is gone."""
+"""Memory for one snapshot that another process can still read after this one is gone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Memory:
         self._close = weakref.finalize(self, os.close, self.fd)
         _living.add(self)
         mapped = mmap.mmap(self.fd, self.bytes)
-        # Processes that this one forks, to load data, would keep the memory there when we are gone or make it anew.
+        # Forked data-loading processes would keep this memory alive after us, or copy it.
         mapped.madvise(mmap.MADV_DONTFORK)
         self._descriptors = _same_as(self.fd)  # the mapping has one of its own
         whole = torch.frombuffer(mapped, dtype=torch.uint8)
@@ -50,7 +50,7 @@ class Memory:
 
 
 _living: weakref.WeakSet[Memory] = weakref.WeakSet()
-_of_the_parent: list[Memory] = []  # for ever: to unmap it here would unmap what came in its place
+_of_the_parent: list[Memory] = []  # never unmapped: that would unmap what took its place
 
 
 def _same_as(fd: int) -> list[int]:

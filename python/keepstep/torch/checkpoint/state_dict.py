@@ -1,4 +1,4 @@
-"""Protected state as DCP sees it: a nested state dict under the names that torch itself would use.
+"""Protected state for DCP: a nested state dict with the names that torch itself would use.
 
 ``{"model": {"blocks.0.weight": ...}, "optimizer": {"state": {"blocks.0.weight": {"exp_avg": ...}}}}``, so that
 ``torch.distributed.checkpoint`` alone can load a part of it, whatever the number of ranks and the sharding. Beside it
@@ -177,7 +177,7 @@ def digests(
 
 
 def require_same(of_ranks: list[dict[tuple[str, str], int]]) -> None:
-    """KeepstepError where two ranks mean different things by one name: DCP would keep one and lose the other."""
+    """KeepstepError if two ranks have different things under one name: DCP would keep one and lose the other."""
     first: dict[tuple[str, str], tuple[int, int]] = {}
     for rank, mine in enumerate(of_ranks):
         for key, value in mine.items():

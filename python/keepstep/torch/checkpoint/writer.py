@@ -67,12 +67,12 @@ class _Written:
 class Writer(StorageWriter):
     """Writes one checkpoint at a time into a namespace: ``dcp.save(state, storage_writer=Writer(url, step=120))``.
 
-    `url`: a folder, ``file:///folder`` or ``s3://bucket/prefix``, that belongs to this job: a second job is refused.
-    `step`: its number; None: one more than the newest that is there. ``dcp.save(..., checkpoint_id=130)`` also says it.
-    `keep`: after a save so many complete checkpoints stay, the newest, and those that are pinned; None: all.
-    `max_age_s`: older ones go too, but never the newest. `replace`: a step that is there already is replaced, as a
-    whole, rather than refused. `job`: the same text for every start of one job, so that the next start need not
-    wait until this one is known to be gone; by default KEEPSTEP_JOB, or what torchrun and Slurm say.
+    `url`: a folder, ``file:///folder`` or ``s3://bucket/prefix`` that belongs to this job: a second job is refused.
+    `step`: its number; None: one more than the newest. ``dcp.save(..., checkpoint_id=130)`` works as well. `keep`: how
+    many complete checkpoints to keep after a save, the newest ones, besides pinned ones; None: all. `max_age_s`:
+    removes older ones too, but never the newest. `replace`: replaces a step that exists already, as a whole, instead of
+    refusing it. `job`: the same text for every start of one job, so that the next start need not wait until this one is
+    known to be gone; by default KEEPSTEP_JOB, or what torchrun and Slurm set.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Batches and loader states as bytes: a bounded binary form, nothing is pickled (docs/formats/data_ring.md).
 
-Tensors and arrays are written as they lie in memory, and read as views of the bytes: no copy.
+Tensors and arrays are written as they are in memory and read as views of the bytes, without a copy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _MAX_DEPTH = 64
 _MAX_DIGITS = 4096
 _MAX_DIMENSIONS = 64
 
-# Their places are the type's code: only ever add at the end.
+# A type's code is its index: only add at the end.
 _DTYPES: tuple[torch.dtype, ...] = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
     *(torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2),
 )
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
-# NumPy's, as it spells them itself.
+# As NumPy spells them.
 _ARRAYS = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "<c8", "<c16", "<u2", "<u4", "<u8")
 
 Piece = tuple[int, int, int]  # offset, address, bytes
@@ -38,16 +38,16 @@ def aligned(size: int) -> int:
 
 
 class Encoded:
-    """A value as bytes: `pieces` say where each part lies in memory, `keep` keeps them there.
+    """A value as bytes: `pieces` are the memory ranges of its parts, `keep` keeps them alive.
 
     Attributes:
-        bytes: of all; what lies between the pieces has no meaning.
+        bytes: in all; bytes between the pieces have no meaning.
     """
 
     def __init__(self, value: Any, what: str = "batch") -> None:
-        """Raises KeepstepError, which names the place in `value`, for what cannot be carried."""
+        """Raises KeepstepError, which names the place in `value`, for what cannot be sent."""
         self._tree = bytearray()
-        self._values: list[tuple[int, int, Any]] = []  # place of the offset in the tree, bytes, what holds them
+        self._values: list[tuple[int, int, Any]] = []  # position of the offset in the tree, bytes, their owner
         self._node(value, what, 0)
         offset = aligned(_HEADER.size + len(self._tree))
         self.pieces: list[Piece] = []
@@ -129,7 +129,7 @@ class Encoded:
             return
         if type(value) is not numpy.ndarray or value.dtype.str not in _ARRAYS:
             raise _unknown(value, where)
-        shape = value.shape  # ascontiguousarray gives what has none a dimension
+        shape = value.shape  # ascontiguousarray gives a scalar a dimension
         value = numpy.ascontiguousarray(value)
         self._numbers(b"a", _ARRAYS.index(value.dtype.str), shape, value.nbytes, value)
 
@@ -149,9 +149,9 @@ def _unknown(value: Any, where: str) -> KeepstepError:
 
 
 def decode(buffer: Any) -> Any:
-    """What `Encoded` made. `buffer`: an object with the buffer protocol; tensors and arrays view it, and keep it.
+    """Decodes what `Encoded` made. `buffer`: has the buffer protocol; tensors and arrays view it and keep it alive.
 
-    Raises KeepstepError if the bytes are not what `Encoded` writes; nothing outside of them is read.
+    Raises KeepstepError if `Encoded` cannot have written the bytes; never reads outside them.
     """
     data = memoryview(buffer).cast("B")
     if len(data) < _HEADER.size:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Blend:
-    """Map-style data sets, mixed by weight: of the first n samples of the training, n * weight are of each source.
+    """Map-style data sets mixed by weight: of the first n samples of the training, n * weight come from each source.
 
-    To within one sample, for every n. A source that ends before the others begins its next epoch, in another order.
-    Sample numbers are those of the sources, one source after the other; `job_order` says which come when, from the
+    This holds to within one sample, for every n. A source that ends before the others begins its next epoch, in another
+    order. Sample numbers count through the sources, one after the other; `job_order` gives their order from the
     position alone.
 
     Attributes:
@@ -35,10 +35,10 @@ class Blend:
     """
 
     def __init__(self, weights: Mapping[str, float], **token_dataset: Any) -> None:
-        """Mixes corpora, which are opened: ``Blend({"web": 0.7, "code": 0.3}, sequence_length=2048)``.
+        """Opens and mixes corpora: ``Blend({"web": 0.7, "code": 0.3}, sequence_length=2048)``.
 
         Args:
-            weights: prefix of a corpus: its weight, positive; they need not add up to 1.
+            weights: a positive weight for each corpus, by its prefix; they need not add up to 1.
             token_dataset: arguments of each `TokenDataset`.
         """
         self._mix({prefix: TokenDataset(prefix, **token_dataset) for prefix in weights}, weights)
@@ -65,11 +65,11 @@ class Blend:
                 raise KeepstepError(f"Blend: '{name}' is empty")
         self._starts = [0, *accumulate(self._lengths)]
         layouts = {getattr(source, "layout", None) for source in self._datasets}
-        # Then a batch is one allocation that every source writes its rows into.
+        # Then a batch is one allocation, and every source writes its rows into it.
         self._alike = len(layouts) == 1 and all(isinstance(source, MappedSamples) for source in self._datasets)
 
     def __len__(self) -> int:
-        """The samples of all sources; what an epoch would be makes no sense for a blend."""
+        """The samples of all sources. A blend has no epochs."""
         return self._starts[-1]
 
     def job_order(self, seed: int, position: int, count: int, shuffle: bool = True) -> list[int]:
@@ -77,7 +77,7 @@ class Blend:
         sources, own = self._blend.run(position, count)
         numbers = [0] * count
         for source, places in _by_value(sources).items():
-            # Of its own a source's samples are neighbours: the blend takes them in order.
+            # Samples of one source are neighbours in its own order: the blend takes them in sequence.
             first, length, start = own[places[0]], self._lengths[source], self._starts[source]
             if shuffle:
                 samples = _engine.samples_at(_engine.mix_seed(seed, source, 0), first, len(places), length)
@@ -104,7 +104,7 @@ class Blend:
         return [(self._datasets[source], [places[row][1] for row in rows], rows) for source, rows in found.items()]
 
     def make_batch(self, samples: Sequence[int]) -> Any:
-        """These samples as one batch: with one copy where all sources are corpora of one shape, else collated."""
+        """These samples as one batch: with one copy if all sources are corpora of one shape, else collated."""
         if not self._alike:
             return default_collate([self[sample] for sample in samples])
         tensors = self._datasets[0].new_batch(len(samples))
@@ -113,7 +113,7 @@ class Blend:
         return self._datasets[0].as_sample(tensors)
 
     def will_need(self, samples: Sequence[int]) -> None:
-        """As of `TokenDataset`; sources that cannot are left out."""
+        """Like `TokenDataset.will_need`, for the sources that have it."""
         for source, numbers, _ in self._by_source(samples):
             if hasattr(source, "will_need"):
                 source.will_need(numbers)
@@ -128,7 +128,7 @@ def _by_value(values: Sequence[int]) -> dict[int, list[int]]:
 
 
 def _counts(weights: list[float], names: list[str]) -> list[int]:
-    """Samples of each source in one period: exact where weights are fractions as people write them."""
+    """Samples of each source in one period: exact if the weights are simple fractions."""
     for name, weight in zip(names, weights, strict=True):
         if not 0 < weight < float("inf"):
             raise KeepstepError(f"Blend: the weight of '{name}' is {weight}; weights are positive numbers")

@@ -1,4 +1,4 @@
-"""`cached`: batches of any loader, loaded once per node, read by all its ranks without a copy."""
+"""`cached`: batches of any loader, loaded once per node and read by all its ranks without a copy."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def cached(
 ) -> CachedLoader:
     """Batches of `loader` out of a ring in shared memory, filled by one process per node.
 
-    `loader` yields the global order: the same on every rank, not a rank's share of it. Give the result to `run.steps`,
-    where each batch is one micro-batch, or iterate it: then each rank gets every ``world_size``-th batch. Works under
-    ``keepstep run``, torchrun, srun and alone.
+    `loader` must yield the same batches in the same order on every rank, not a rank's share. Pass the result to
+    `run.steps`, where each batch is one micro-batch, or iterate it: then each rank gets every ``world_size``-th batch.
+    Works under ``keepstep run``, torchrun, srun and alone.
 
     Tensors and arrays of a batch view shared pages; writing into one in place changes this rank's copy of the page
     only. A view is shared for `behind` rounds after its own, and becomes a copy if it is kept longer.
 
     Args:
         loader: a DataLoader, or any iterable that yields the same each time it is iterated: tensors, NumPy arrays,
-            numbers, strings, bytes and None in dicts, lists and tuples. If its process dies, one with ``state_dict``
-            and ``load_state_dict`` is resumed by them; any other is run forward from the epoch's beginning.
-        ahead: rounds that are loaded before the ranks need them. A round is a step of `run.steps`, or one batch for
+            numbers, strings, bytes and None in dicts, lists and tuples. If its process dies, a loader with
+            ``state_dict`` and ``load_state_dict`` resumes; any other runs forward from the start of the epoch.
+        ahead: how many rounds to load before the ranks need them. A round is a step of `run.steps`, or one batch for
             each rank.
-        behind: rounds that are kept after the ranks used them, so that a redone step finds them.
-        limit_bytes: of shared memory for the batches that are kept; None: as much as they take.
-        name: tells this loader from others of the same job.
-        seed: of the loader's random numbers in each epoch; None: the job's seed, or 0.
+        behind: how many rounds to keep after the ranks used them, for redone steps.
+        limit_bytes: the most shared memory for batches; None: no limit.
+        name: distinguishes this loader from others of the same job.
+        seed: for the loader's random numbers in each epoch; None: the job's seed, or 0.
 
     Raises:
-        KeepstepError: an argument that cannot be.
+        KeepstepError: an argument is invalid.
     """
     frame = sys._getframe(1)
     return CachedLoader(
@@ -56,13 +56,13 @@ def cached(
 
 
 class CachedLoader:
-    """What `cached` returns. For the main thread of a rank.
+    """The result of `cached`. Use it from the main thread of a rank.
 
-    Iterating it yields the rest of the epoch that the position is in; a loop that was left goes on there.
+    Iterating it yields the rest of the current epoch; a loop that was left resumes there.
 
     Attributes:
-        position: items (batches of the loader) that all ranks used so far, over all epochs.
-        loader: as given. It is iterated in the loader process only.
+        position: items (batches of the loader) that all ranks have used, over all epochs.
+        loader: as given. Only the loader process iterates it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class CachedLoader:
     # ---- for run.steps ----
 
     def enter_round(self, position: int, size: int) -> None:
-        """The ranks begin with items `position` to `position` + `size`; nothing before it is needed but by `behind`."""
+        """The ranks start on items `position` to `position` + `size`; older ones are kept only for `behind`."""
         place = self._place()
         place.join((size, size * self._ahead, size * self._behind, self._limit), position)
         self.position = position
@@ -124,7 +124,7 @@ class CachedLoader:
         return self._rounds(None)
 
     def rounds(self, count: int) -> Iterator[Any]:
-        """The next `count` batches of this rank, wherever epochs end."""
+        """The next `count` batches of this rank, across epochs."""
         return self._rounds(count)
 
     def _rounds(self, count: int | None) -> Iterator[Any]:
@@ -140,7 +140,7 @@ class CachedLoader:
                 if kind == ERROR:
                     place.raise_error(number)
                 if kind == END:
-                    return  # all ranks alike: they look at the same items
+                    return  # on all ranks alike: they look at the same items
             if epoch is None:
                 epoch = items[0][1]
             elif count is None and epoch != items[0][1]:
@@ -151,7 +151,7 @@ class CachedLoader:
             yield batch
 
     def __len__(self) -> int:
-        """Batches of this rank in the rest of the epoch that the position is in."""
+        """Batches of this rank in the rest of the current epoch."""
         items = len(self.loader)  # type: ignore[arg-type]
         left = items - self.position % items if items else 0
         return -(-left // _rank_and_world()[1])
@@ -164,7 +164,7 @@ class CachedLoader:
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the job is in its data: for a checkpoint, the same on all ranks."""
+        """The job's position in its data, for a checkpoint; the same on all ranks."""
         if self.position == 0:
             return {"position": 0, "epoch": 0, "index": 0, "loader": None}
         place = self._place()
@@ -181,7 +181,7 @@ class CachedLoader:
         return {"position": self.position, "epoch": epoch, "index": index + 1, "loader": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, with any number of ranks."""
+        """Continues where `state_dict` was taken, with any number of ranks."""
         position, epoch, index = (state.get(key) for key in ("position", "epoch", "index"))
         if any(type(each) is not int or each < 0 for each in (position, epoch, index)):
             raise KeepstepError(f"cached: {str(state)[:200]} is no state of a cached loader")
@@ -208,7 +208,7 @@ class CachedLoader:
         loader_process.start(self.loader, ring, fd, self._seed, self._beginning)
 
 
-_MAX_ROUNDS = 1 << 16  # the ring says what it can hold of them, when it knows how large they are
+_MAX_ROUNDS = 1 << 16  # once their size is known, the ring says how many it can hold
 _newest: weakref.WeakValueDictionary[str, CachedLoader] = weakref.WeakValueDictionary()
 
 

@@ -1,4 +1,4 @@
-"""Batches that were not in memory when they were needed: how often, and how long the rank waited for them."""
+"""How often batches were not in memory when needed, and how long the rank waited for them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from keepstep import _engine
 
 
 class DataWaits:
-    """Counts over the batches of a step; ``with waits:`` around the making of each, on the thread that makes it.
+    """Counts over the batches of a step. Use ``with waits:`` around the making of each, on the thread that makes it.
 
-    A page fault that was waited for is one that the kernel calls major: the page had to come from a disk. A fault whose
-    page was in memory already is none. What a read-ahead brought in time costs nothing and counts nothing.
+    Only major page faults count, whose page had to be read from a disk; not those whose page was already in memory. A
+    page that was read ahead in time costs nothing and is not counted.
 
     Attributes:
-        batches: that were not ready in time: at least one page was waited for.
-        page_faults: that were waited for.
-        seconds: that making these batches took.
+        batches: those that waited for at least one page.
+        page_faults: major page faults.
+        seconds: how long making these batches took.
     """
 
     __slots__ = ("_before", "_began", "batches", "page_faults", "seconds")
@@ -44,7 +44,7 @@ class DataWaits:
             self.seconds += time.perf_counter() - self._began
 
     def line(self, rank: int) -> str:
-        """For the step's line in metrics.jsonl: a JSON object; empty if nothing was waited for."""
+        """A JSON object for the step's line in metrics.jsonl; empty if nothing waited."""
         if not self.batches:
             return ""
         counts = f'"batches": {self.batches}, "page_faults": {self.page_faults}, "seconds": {self.seconds:.6f}'

@@ -1,7 +1,7 @@
 """The loader process: iterates the user's loader and fills the ring. One per node, forked from a rank.
 
-It has the user's loader because the rank that starts it has: nothing is sent. What it is told, and how it is missed
-when it dies: docs/formats/data_ring.md.
+It inherits the user's loader from the rank that forks it: nothing is sent. docs/formats/data_ring.md describes what it
+is told, and how its death is noticed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _MAX_ERROR_BYTES = 100_000
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a loader stood before item `position`, as a checkpoint says it."""
+    """A loader's position before item `position`, from a checkpoint."""
 
     position: int
     epoch: int
     index: int
-    state: Any = None  # what Source.state said; None: it has none
+    state: Any = None  # from Source.state; None if the loader has none
 
 
 class Source:
-    """A loader's epochs, one after the other, from any item on. Seeds random numbers before each epoch."""
+    """A loader's epochs, one after the other, starting at any item. Seeds random numbers before each epoch."""
 
     def __init__(self, loader: Any, seed: int) -> None:
         self._loader = loader
@@ -56,7 +56,7 @@ class Source:
         self._iterator: Iterator[Any] | None = None
 
     def begin(self, epoch: int, index: int, state: Any = None) -> None:
-        """The next item is number `index` of `epoch`; `state` is what `state` said before it."""
+        """Continues with item `index` of `epoch`; `state`: what `state()` returned before that item."""
         self.epoch, self.index = epoch, index
         self._seed_epoch()
         if state is not None and self._has_state:
@@ -85,7 +85,7 @@ class Source:
                 raise KeepstepError(f"cached: the loader has no batch {position}")
 
     def next(self) -> tuple[int, int, Any] | None:
-        """(epoch, index, item); None if there will be no more. An epoch that ends is followed by the next one."""
+        """(epoch, index, item), or None if there are no more. After an epoch comes the next one."""
         assert self._iterator is not None
         for batch in self._iterator:
             self.index += 1
@@ -96,11 +96,11 @@ class Source:
         return self.next()
 
     def state(self) -> batch_codec.Encoded | None:
-        """The loader's own, after the last item; None if it has none that can be carried.
+        """The loader's own state after the last item; None if it has none that can be stored.
 
-        With torchdata's go the random numbers of this process, so that what a data set draws (to augment its samples)
-        is the same after a death. Its workers draw from their own, which nobody can ask for. Another loader may count
-        on the epoch's seed to find its order again.
+        For torchdata's loader the random state of this process is included, so that a data set draws the same numbers
+        (to augment samples) after a death. Its workers draw from their own random state, which cannot be read. Other
+        loaders may need the epoch's seed to find their order again.
         """
         if not self._has_state:
             return None
@@ -129,13 +129,13 @@ class Source:
 
 
 def samplers_of(loader: Any) -> list[Any]:
-    """What may decide which samples a DataLoader yields, and in which order; None for each that it has not."""
+    """The objects that may decide which samples a DataLoader yields, and in which order; None for each missing one."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     return [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
 
 
 def _is_torchdatas(loader: Any) -> bool:
-    """Whether its state has its order, so that it needs no random numbers to go on."""
+    """Whether its state contains its order, so that it needs no random numbers to continue."""
     return any(each.__module__.startswith("torchdata.") for each in type(loader).__mro__)
 
 
@@ -150,14 +150,14 @@ def _length(loader: Any) -> int:
 
 
 def start(loader: Any, ring: _engine.Ring, fd: int, seed: int, beginning: Beginning | None) -> None:
-    """Forks the loader process of `ring`. `fd`: what `ring.ask_for_loader` gave; it is closed here."""
+    """Forks the loader process of `ring`. `fd`: from `ring.ask_for_loader`; closed here."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of ours and torch's, which the child needs not
+        warnings.simplefilter("ignore", DeprecationWarning)  # our threads and torch's, which the child does not need
         middle = os.fork()
     if middle == 0:
-        # Twice, so that it is not ours: it stays when we are killed, and who inherits it sees how it ends.
+        # Twice, so that it is not our child: it outlives us, and its new parent sees how it ends.
         code, middle = 1, os.getpid()
         try:
             if os.fork() == 0:
@@ -171,7 +171,7 @@ def start(loader: Any, ring: _engine.Ring, fd: int, seed: int, beginning: Beginn
 
 
 def _await_end(parent: int) -> None:
-    """Until `parent` is gone: only then whoever inherits us can see how we end."""
+    """Waits until `parent` is gone: only then can our new parent see how we end."""
     if os.getppid() == parent:
         try:
             pidfd = os.pidfd_open(parent)
@@ -199,9 +199,9 @@ def _run(loader: Any, ring: _engine.Ring, fd: int, seed: int, beginning: Beginni
 
 
 def _leave_the_rank(loader: Any, channel: int) -> None:
-    """What belongs to the rank that forked us and not to a process that loads."""
+    """Drops what belongs to the rank that forked us and not to a loader process."""
     os.setsid()
-    use_temp_folder(f"loader{os.getpid()}")  # the rank's goes with the rank
+    use_temp_folder(f"loader{os.getpid()}")  # the rank's own ends with the rank
     _cut_connections(channel)
     _session.set_session(None)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE):

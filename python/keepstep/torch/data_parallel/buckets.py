@@ -1,10 +1,10 @@
 """The fixed map from gradients to buckets, and what a bucket's vector holds.
 
-The map follows from the order of the parameters, their sizes and types alone: last parameters first, because backward
-reaches them first. It never changes (DDP rebuilds its buckets after the first iteration).
+The map depends only on the parameters' order, sizes and types: last parameters first, because backward reaches them
+first. It never changes (DDP rebuilds its buckets after the first iteration).
 
-A bucket is one vector: its parameters' gradients one after the other, then one flag per parameter that tells whether
-anybody had a gradient for it; so what no rank used needs no collective of its own to be known.
+A bucket is one vector: its parameters' gradients, then one flag per parameter that says whether any rank had a gradient
+for it. So finding unused parameters needs no extra collective.
 """
 
 from __future__ import annotations

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class GradientSync(Protocol):
-    """One backward pass after the other; within one, each bucket is taken, closed and (in some) reduced."""
+    """One backward pass after another; within one, each bucket is filled, closed and (in some) reduced."""
 
     def takes(self, wanted: bool) -> bool:
-        """Whether the backward pass that begins is of any interest; `wanted`: the user does not say no_sync."""
+        """Whether the starting backward pass matters; `wanted`: the user is not in no_sync."""
 
     @property
     def last(self) -> bool:
         """Whether the current backward pass ends with a reduction."""
 
     def take(self, bucket: Bucket, index: int) -> None:
-        """The gradient of parameter `index` is there."""
+        """The gradient of parameter `index` has arrived."""
 
     def absent(self, bucket: Bucket, index: int) -> None:
         """The backward pass ended without one."""
@@ -35,7 +35,7 @@ class GradientSync(Protocol):
         """All of the bucket was taken or is absent."""
 
     def reduce(self, bucket: Bucket) -> dist.Work | None:
-        """Begins the reduction; None: it is complete."""
+        """Starts the reduction; None if it is complete."""
 
     def finish(self, bucket: Bucket) -> None:
         """It is complete: gradients are what all ranks agree on."""

@@ -1,10 +1,10 @@
 """The wrappers of this process, DDP's and our own: made per generation, dropped at its end.
 
 An old wrapper and a fresh one on a newcomer would not match, so every generation wraps again around the kept model
-(docs/design/interruption.md). DDP by itself lays out its buckets anew after a wrapper's first iteration. From three
-ranks on, the layout decides in which order NCCL adds up an element, so the first step after a fault would have other
-bits than the same step of an undisturbed job. `track` therefore gives each wrapper its final layout when it is made:
-in the reverse order of definition, which is about the order in which gradients come.
+(docs/design/interruption.md). DDP by itself changes its bucket layout after a wrapper's first iteration. With three
+ranks or more the layout decides in which order NCCL adds up an element, so the first step after a fault would differ in
+its bits from the same step of an undisturbed job. `track` therefore gives each wrapper its final layout when it is
+made: the reverse order of definition, which is about the order in which gradients arrive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ around_wrap: Callable[[torch.nn.Module], AbstractContextManager[object]] = nullc
 
 
 def track() -> None:
-    """From here on wrappers that users make by hand are known too."""
+    """From here on, wrappers that users make by hand are tracked too."""
     if getattr(DistributedDataParallel.__init__, "_keepstep", False):
         return
     original = DistributedDataParallel.__init__
@@ -58,8 +58,8 @@ def track() -> None:
 
 
 def _lays_out_anew(replica: DistributedDataParallel, static_graph: bool) -> bool:
-    """Whether `_lay_out_for_good` is for this wrapper. Not for a static graph: DDP reduces all its buckets as if they
-    were the first one in the first iteration (torch 2.15), which communication hooks would take for the truth."""
+    """Whether `_lay_out_for_good` is for this wrapper. Not for a static graph: in its first iteration DDP reduces each
+    bucket as if it were the first one (torch 2.15), which would mislead communication hooks."""
     return not replica.find_unused_parameters and not static_graph
 
 
@@ -104,8 +104,8 @@ def _uncounted(broadcast: Callable[..., None]) -> Callable[..., None]:
 def _expect_nothing_of_frozen(replica: Any, _inputs: Any) -> None:
     """A forward while everything is frozen (a GAN's critic) makes no gradients.
 
-    DDP would expect some all the same, until the next step: it would reduce there before the last micro-batch, and a
-    wrapper that was made in between would not, so that sums round otherwise.
+    DDP would still expect some until the next step: it would reduce there before the last micro-batch, and a wrapper
+    made in between would not, so sums would round differently.
     """
     if replica.require_backward_grad_sync and not any(p.requires_grad for p in replica._module_parameters):
         replica.require_backward_grad_sync = False
@@ -118,7 +118,7 @@ def _expect_again(replica: Any, _inputs: Any, _output: Any) -> None:
 
 
 def wrap(model: torch.nn.Module, **options: Any) -> DistributedDataParallel:
-    """DDP around `model` in the current generation; its state is equal on all ranks already."""
+    """Wraps `model` in DDP in the current generation; its state is already equal on all ranks."""
     if not dist.is_initialized():
         raise RuntimeError("no process group")
     # Views save a copy of all gradients in every step, and their memory again in every new generation.
@@ -140,7 +140,7 @@ def synchronize_on(last: bool) -> None:
 
 
 def reproducible() -> list[Replicate]:
-    """The wrappers in reproducible mode. Raises where there are others beside them."""
+    """The wrappers in reproducible mode. Raises if there are others as well."""
     ours = replicate.live()
     found = [replica for replica in ours if replica.reproducible]
     if found and (len(found) < len(ours) or len(_replicas)):
@@ -163,9 +163,9 @@ def wrapped_parameters() -> set[int]:
 
 
 def divide_by_counts(count: int, parts: int) -> None:
-    """Gradients that are sums over `parts` become means over the sum of `count` of all ranks; after the last backward.
+    """Turns gradients that are sums over `parts` into means over all ranks' sum of `count`, after the last backward.
 
-    Only of what is wrapped; nothing else is averaged over the ranks either.
+    Only for wrapped models; nothing else is averaged over ranks either.
     """
     wrappers: list[torch.nn.Module] = [*_replicas, *replicate.live()]
     if not wrappers:
@@ -182,7 +182,7 @@ def divide_by_counts(count: int, parts: int) -> None:
 
 
 def why_gradients_may_differ(world_size: int) -> str | None:
-    """Why the wrappers of this process may leave other gradients on each rank; None: they do not."""
+    """Why the wrappers of this process may leave different gradients on each rank; None if they do not."""
     ours = replicate.live()
     if not len(_replicas) and not ours:
         return UNWRAPPED
@@ -218,7 +218,7 @@ def keep_groups() -> None:
 
 
 def groups_away(keep_world: bool) -> None:
-    """Destroys process groups: newcomers will make them anew, under the same names.
+    """Destroys process groups: newcomers will make them again, under the same names.
 
     `keep_world`: the world's group was made by keepstep and lives as long as the process. One that the training
     function made itself goes too, because the function will make it again.

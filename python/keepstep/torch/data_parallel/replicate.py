@@ -1,8 +1,8 @@
 """`Replicate`: keeps the gradients of a model equal on all ranks, like DistributedDataParallel.
 
-Each gradient has its fixed place in a bucket (buckets.py); a bucket is reduced while backward still runs on, as soon as
-all its gradients of the step's last backward pass are there. In reproducible mode each backward pass is a leaf of the
-step's canonical tree (`keepstep.reduce`), and the gradients have the same bits for every number of ranks.
+Each gradient has its fixed place in a bucket (buckets.py). A bucket is reduced while backward is still running, as soon
+as all its gradients of the step's last backward pass have arrived. In reproducible mode each backward pass is a leaf of
+the step's canonical tree (`keepstep.reduce`), and the gradients have the same bits for every number of ranks.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ def _buckets_of(module: torch.nn.Module, bucket_bytes: int) -> list[Bucket]:
 class Replicate(torch.nn.Module):
     """`module`, whose gradients are averaged over the ranks of a process group of backend "keepstep".
 
-    Without `reproducible` it is used like DistributedDataParallel: gradients accumulate under `no_sync`, and the first
-    backward pass outside of it averages them over the ranks. With it, a step consists of M micro-batches over all
-    ranks: `begin_step` says so and which of them are this rank's, each backward pass is one of them, in order, and the
-    last one leaves the same gradients on all ranks: the sum over all M, divided once by their number (or by the sum of
-    what `weigh` was told). Between backward passes gradients are None. `run.steps` calls `begin_step` itself.
+    Without `reproducible` it works like DistributedDataParallel: gradients accumulate under `no_sync`, and the first
+    backward pass outside it averages them over the ranks. With `reproducible`, a step consists of M micro-batches over
+    all ranks. `begin_step` sets M and this rank's share, each backward pass is one micro-batch, in order, and the last
+    one leaves the same gradients on all ranks: the sum over all M, divided once by their number (or by the sum of what
+    `weigh` was given). Between backward passes gradients are None. `run.steps` calls `begin_step` itself.
 
-    Whether anybody used a parameter is found out on the way: one that no rank used keeps the gradient it had (None in
-    reproducible mode); for one that some ranks used, the others count as zero. Without any process group this is a
-    world of one.
+    A parameter that no rank used keeps its gradient (None in reproducible mode); if only some ranks used it, the others
+    count as zero. Without a process group this is a world of one.
 
     Attributes:
-        module: the wrapped module, whose parameters these are.
+        module: the wrapped module.
         reproducible: as given.
         ranks: the size of the process group.
     """
@@ -132,7 +131,7 @@ class Replicate(torch.nn.Module):
     def begin_step(self, micro_batches: int, run: range | None = None) -> range:
         """Begins a step of `micro_batches` over all ranks; returns this rank's, which is `run` if that is given.
 
-        All ranks give the same number, and their runs make up all of it, each at least one. Drops what is left of an
+        All ranks pass the same number, and their runs cover all of it, at least one each. Drops the rest of an
         unfinished step. Gradients must be None.
         """
         canonical = self._need_canonical("begin_step")
@@ -151,7 +150,7 @@ class Replicate(torch.nn.Module):
         return canonical.run
 
     def weigh(self, count: int) -> None:
-        """The coming backward pass counts for `count` (its tokens): gradients are sums over these, divided by all.
+        """The next backward pass has the weight `count` (its tokens): gradients are sums, divided by the total count.
 
         Call it for each micro-batch, or for none: then each counts for 1.
         """
@@ -184,7 +183,7 @@ class Replicate(torch.nn.Module):
         elif self._pass != torch._C._current_graph_task_id():
             raise KeepstepError(
                 "Replicate: a backward pass begins before the last one ended. If it runs inside it, use "
-                "checkpoint(..., use_reentrant=False); if that one raised, begin the step anew or wrap the model again"
+                "checkpoint(..., use_reentrant=False); if that one raised, start the step again or wrap the model again"
             )
         if bucket.arrived[index]:
             raise KeepstepError(
@@ -233,7 +232,7 @@ class Replicate(torch.nn.Module):
     # ---- the end ----
 
     def drop(self) -> None:
-        """Ends the wrapper: its hooks fire no more. The communicator must be through with its operations."""
+        """Ends the wrapper: its hooks no longer fire. The communicator's operations must be complete."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -1,8 +1,8 @@
-"""What reproducible mode demands of a process and a model, and the words for what cannot be.
+"""What reproducible mode requires of a process and a model, and its error messages.
 
-Bits that no number of ranks changes need more than the order of sums: each micro-batch must give the same gradient
-wherever it is computed. So its result may depend on the weights, its samples and its own random numbers, and on nothing
-that a rank accumulates from one micro-batch to the next.
+For bits that do not depend on the number of ranks, a fixed order of sums is not enough: each micro-batch must give the
+same gradient wherever it is computed. So it may depend on the weights, its samples and its own random numbers, and on
+nothing that a rank accumulates from one micro-batch to the next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WAY_OUT = (
 
 
 def check_process() -> None:
-    """Raises where the number of threads follows from the number of ranks: it decides about bits."""
+    """Raises if the number of threads depends on the number of ranks: it affects bits."""
     if torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
         raise KeepstepError(
             f"reproducible: this process computes with {torch.get_num_threads()} threads as nothing else was said, "
@@ -46,7 +46,7 @@ def check_module(module: torch.nn.Module) -> None:
 
 
 def mark_buffers(module: torch.nn.Module) -> BufferMarks:
-    """As they are now, for `check_buffers`."""
+    """Records the buffers for `check_buffers`."""
     return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
 
 
@@ -62,7 +62,7 @@ def check_buffers(module: torch.nn.Module, before: BufferMarks) -> None:
 
 
 def check_gradients(module: torch.nn.Module, mapped: set[int]) -> None:
-    """Raises when a gradient is left over from before the step, or other parameters require gradients than `mapped`."""
+    """Raises if a gradient is left from before the step, or if other parameters than `mapped` require gradients."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad != (id(parameter) in mapped):
             raise KeepstepError(

@@ -1,6 +1,6 @@
-"""What a collective's tensors must be, in the words of Gloo's errors, so that code that looks for them finds them.
+"""Checks of a collective's tensors, with Gloo's error texts, so that code that matches them works.
 
-All raise RuntimeError, which names the collective, on the rank that called it so: nothing has been started then.
+All raise RuntimeError, which names the collective, on the calling rank, before anything is started.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class KeepstepBackend(BackendBase):
     def name(self) -> str:
         return "keepstep"
 
-    # torch's own getters of what is not overridden here call themselves for ever.
+    # torch's own getters, if not overridden here, recurse for ever.
     supports_splitting = True
     supports_coalescing = False
     supports_shrinking = False
@@ -143,9 +143,8 @@ class KeepstepBackend(BackendBase):
         return self._splits
 
     def recent(self) -> list[dict[str, object]]:
-        """The flight recorder: the last collectives of this rank in all its groups, oldest first. Times are those of
-        CLOCK_MONOTONIC in nanoseconds, 0 where it has not come so far; outcome 0 is pending, 1 done, 2 interrupted, 3
-        failed."""
+        """The flight recorder: the last collectives of this rank in all its groups, oldest first. Times are
+        CLOCK_MONOTONIC in nanoseconds, 0 if not reached; outcome: 0 pending, 1 done, 2 interrupted, 3 failed."""
         return self._enter("recent")[0].comm.recent()
 
     def abort(self) -> None:
@@ -195,7 +194,7 @@ class KeepstepBackend(BackendBase):
         keep: Any = None,
         finish: Callable[[], None] | None = None,
     ) -> KeepstepWork:
-        """The Work of an operation that sums over all ranks and was just started."""
+        """The Work of a sum over all ranks that was just started."""
         self._host.after_allreduce()
         return self._work(what, ops, op, result, keep, finish)
 
@@ -461,7 +460,7 @@ class KeepstepBackend(BackendBase):
         return self._work("barrier", ops, ops.comm.barrier(group, self._timeout_ns(opts)), [])
 
     def monitored_barrier(self, options: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks that did not come in time; in Gloo's words, for those who look for them."""
+        """A barrier that names the ranks that did not arrive in time, with Gloo's error texts."""
         timeout = getattr(options, "timeout", self._timeout)
         if timeout.total_seconds() <= 0:
             raise RuntimeError(f"Rank {self.rank()} timed out in monitoredBarrier after 0 ms.")

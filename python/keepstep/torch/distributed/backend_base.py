@@ -1,4 +1,4 @@
-"""What a backend written in Python derives from; this differs between releases of torch.
+"""The base class of a backend written in Python, which differs between releases of torch.
 
 Newer ones let Python subclass `Backend`: a process group then owns the backend, as it owns Gloo's or NCCL's. Older ones
 (2.11 to 2.13) only let Python subclass `ProcessGroup` itself; `torch.distributed` takes what a backend's creator

@@ -1,11 +1,11 @@
 """Where a process group's communicator comes from, and what happens when it is interrupted.
 
-Two kinds: a rank of ``keepstep run`` gets a new communicator with every generation, and interrupted operations are
-cut short without an error (the interruption is raised by the loop). A rank that somebody else started has one
-communicator for the life of the process group; there is no recovery, so an interrupted operation is an error.
+There are two kinds. A rank of ``keepstep run`` gets a new communicator with every generation, and interrupted
+operations are cut short without an error (the loop raises the interruption). A rank that another launcher started has
+one communicator for the life of the process group; there is no recovery, so an interrupted operation is an error.
 
-Threads that the user's code starts beside the loop get `_engine.Interrupted` instead (side_threads.py): no loop would
-raise it for them.
+Threads that the user's code starts get `_engine.Interrupted` instead (side_threads.py), because no loop raises it for
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from keepstep.torch.distributed.work import Completer, GroupOps
 
 
 class Host(Protocol):
-    """What a backend needs of its surroundings."""
+    """What a backend needs from its environment."""
 
     def enter(self, what: str) -> tuple[GroupOps, int]:
         """The communicator for the operation `what`, and the generation it belongs to."""
@@ -38,7 +38,7 @@ class Host(Protocol):
         """Called after every all_reduce was started."""
 
     def release_group(self, group: int, generation: int) -> None:
-        """Gives the place of a sub-group back."""
+        """Frees the slot of a sub-group."""
 
     def abort(self, because: str) -> None:
         """Interrupts the communicator for all its ranks."""
@@ -75,14 +75,14 @@ communication = Communication()
 
 
 class ShardBuilding:
-    """Collectives while ``run.setup(sharded=True)`` builds. None is carried out: each process computes the same."""
+    """Collectives while ``run.setup(sharded=True)`` builds. They do nothing: each process computes the same."""
 
     def __init__(self) -> None:
         self._ops: GroupOps | None = None
         self._openings = 0
 
     def operations(self, session: Session) -> tuple[GroupOps, int]:
-        """With a number in place of a generation's, which no generation has."""
+        """With a number that no generation has."""
         if self._ops is None:
             self._openings += 1
             from keepstep.torch.distributed.rehearsal_comm import RehearsalCommunicator
@@ -93,7 +93,7 @@ class ShardBuilding:
         return self._ops, -self._openings
 
     def close(self) -> None:
-        """What is built after that has another rank, perhaps."""
+        """What is built afterwards may have another rank."""
         if self._ops is not None:
             ops, self._ops = self._ops, None
             ops.completer.close()
@@ -115,7 +115,7 @@ class RunHost:
         side = in_side_thread()
         if side:
             communication.side_threads.enter(what)
-        if self._session.engine.updating() and not side:  # the update's own thread; the others are none of its business
+        if self._session.engine.updating() and not side:  # only the update's own thread
             raise KeepstepError(
                 f"{what} inside step.commit(...): after the vote an update must be local, or ranks could end up with "
                 "different states. Do it before step.commit, or say step.commit(..., communicates=True) if the "
@@ -209,9 +209,9 @@ class NodeHost:
         self.link.abort(because)
 
     def _at_exit(self) -> None:
-        """The program ends without having destroyed the process group.
+        """The program ends without destroying the process group.
 
-        After an uncaught exception the others would wait for this rank in vain, so they are told.
+        After an uncaught exception the others would wait for this rank for ever, so they are told.
         """
         failure = getattr(sys, "last_value", None)
         if failure is not None:
@@ -231,7 +231,7 @@ class NodeHost:
 
 
 def _machine() -> str:
-    """Tells machines (and what shares their kernel) apart."""
+    """Identifies a machine, or rather its kernel."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip() + str(os.getuid())
 
@@ -240,7 +240,7 @@ _world: NodeHost | None = None
 
 
 def form_for_process_group(session: Session) -> None:
-    """Called when a process group is made that needs ranks: from here on a rank and its peers are needed."""
+    """Called when a process group is made: from here on this process needs a rank and its peers."""
     run = current()
     if run is not None and session.recoverable:
         run._form("init_process_group")

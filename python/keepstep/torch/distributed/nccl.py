@@ -1,4 +1,4 @@
-"""NCCL for CUDA tensors beside backend "keepstep": ids through the rootless Store, aborts, communicators made anew.
+"""NCCL for CUDA tensors, next to backend "keepstep": ids through the rootless Store, aborts, new communicators.
 
 A collective of NCCL whose peer is gone never ends by itself: its kernel waits on the GPU, and the host waits for the
 GPU. So each generation has a thread that sleeps until the agent interrupts it and then aborts the communicators of this
@@ -30,11 +30,11 @@ from keepstep.torch.tensors import cuda
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 0.05
-NEWS_S = 2.0  # how long an error of NCCL waits for the interruption that explains it; as for our own connections
+NEWS_S = 2.0  # how long an NCCL error waits for the interruption that explains it; the same as for our own connections
 
-# What decides whether torch's watchdogs end a process whose peer died. The agent ends processes here, nobody else.
+# These decide whether torch's watchdogs end a process whose peer died. Here only the agent ends processes.
 SURVIVE = {
-    # 1 and 3 end the process, 2 aborts from the watchdog, beside our abort. 0: an error is kept for who asks for it.
+    # 1 and 3 end the process, 2 aborts from the watchdog, besides our abort. 0: an error is kept until asked for.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     # Ends the process when a watchdog is busy for minutes, as it may be during an abort.
     "TORCH_NCCL_ENABLE_MONITORING": "0",
@@ -42,12 +42,12 @@ SURVIVE = {
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "TORCH_NCCL_TEARDOWN_ON_TIMEOUT": "0",
 }
-# Workers have it from the agent, as they would from torchrun: nobody's choice.
+# Workers get it from the agent, as they would from torchrun: not the user's choice.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 
 
 class CudaBackend(Protocol):
-    """What is used of torch's ProcessGroupNCCL (the older one) and ProcessGroupNCCL2."""
+    """The parts of torch's ProcessGroupNCCL (the older one) and ProcessGroupNCCL2 that are used."""
 
     def name(self) -> str: ...
 
@@ -62,7 +62,7 @@ def available() -> bool:
 
 
 def check_usable() -> None:
-    """Raises unless this torch can have NCCL beside backend "keepstep" in one group."""
+    """Raises unless this torch supports NCCL and backend "keepstep" in one group."""
     if not available():
         raise KeepstepError("the protected state is on a GPU, but this torch has no NCCL to reduce its gradients with")
     if issubclass(BackendBase, dist.ProcessGroup):
@@ -76,10 +76,10 @@ def check_usable() -> None:
 
 
 def ranks_per_root(world_size: int) -> int:
-    """How many ranks fetch their connections from one root of NCCL's start.
+    """How many ranks connect through one root when NCCL starts.
 
-    A root greets its ranks one after another, and every rank reads the address of every root in the Store. Both cost
-    about a round trip, so the sum is least with as many roots as ranks a root. One root is enough for 32 ranks.
+    A root serves its ranks one after another, and every rank reads the address of every root from the Store. Each costs
+    about a round trip, so the sum is smallest with as many roots as ranks per root. One root is enough for 32 ranks.
     """
     return max(32, math.isqrt(world_size))
 
@@ -89,7 +89,7 @@ def set_environment(
 ) -> list[str]:
     """Sets the variables that NCCL's process groups read when they are made; returns what the user had set otherwise.
 
-    Without a recoverable function nobody aborts anything, so torch's own handling of errors and timeouts stays as it is
+    Without a recoverable function nothing is aborted, so torch's own handling of errors and timeouts stays as it is
     (then a death restarts all ranks anyway).
     """
     target = os.environ if environment is None else environment
@@ -106,7 +106,7 @@ def set_environment(
 
 
 def prepare(current: Session, world_size: int) -> None:
-    """`set_environment` for this process; says on standard error what it replaced."""
+    """`set_environment` for this process; reports on standard error what it replaced."""
     replaced = set_environment(world_size, current.recoverable)
     if replaced:
         print(
@@ -149,20 +149,20 @@ class AbortWatch:
 
     Args:
         wait: returns once the generation is interrupted; raises when the job ends (then nothing is aborted).
-        find: the backends there are now, in the order of their aborts.
+        find: the current backends, in the order in which to abort them.
     """
 
     def __init__(self, wait: Callable[[], None], find: Callable[[], Iterable[CudaBackend]] = backends) -> None:
         self._wait = wait
         self._find = find
         self._left = threading.Event()
-        self._aborted: dict[int, CudaBackend] = {}  # held, so that no other one gets its id
+        self._aborted: dict[int, CudaBackend] = {}  # kept alive, so that its id is not reused
         self.failures: list[str] = []
         self._thread = threading.Thread(target=self._run, name="keepstep-nccl-abort", daemon=True)
         self._thread.start()
 
     def leave(self) -> list[CudaBackend]:
-        """Once the step was left: waits until everything is aborted, and returns it. Later aborts are nobody's."""
+        """After the step was left: waits until everything is aborted, and returns it. Nothing is aborted later."""
         self._left.set()
         self._thread.join()
         return list(self._aborted.values())
@@ -177,7 +177,7 @@ class AbortWatch:
             self._abort_new()
             if last:
                 return
-            self._left.wait(LOOK_AGAIN_S)  # a group may be finished just now, for which this generation is over too
+            self._left.wait(LOOK_AGAIN_S)  # a group may just be finishing, for which this generation is over too
 
     def _abort_new(self) -> None:
         for backend in self._find():
@@ -208,7 +208,7 @@ def watch(current: Session) -> None:
 
 
 def leave() -> None:
-    """The interrupted step was left, in whatever way: returns once no communicator of it is alive."""
+    """The interrupted step was left: returns once none of its communicators is alive."""
     global _watch
     if _watch is not None:
         ended, _watch = _watch, None
@@ -223,7 +223,7 @@ class Abandoned(Exception):
 
 
 def interruptible(function: Callable[[], T], interrupted: Callable[[], bool], undo: Callable[[T], object]) -> T:
-    """`function()` in a thread of its own, on the caller's CUDA device, because NCCL cannot be aborted as it connects.
+    """Runs `function()` in a thread of its own, on the caller's CUDA device: NCCL cannot be aborted while it connects.
 
     Raises `Abandoned` as soon as `interrupted` says so. The thread goes on until NCCL notices that peers are gone, or
     with the process; if it succeeds after all, it calls `undo` with the result.
@@ -263,7 +263,7 @@ def interruptible(function: Callable[[], T], interrupted: Callable[[], bool], un
 
 
 def before_group(current: Session, world_size: int) -> None:
-    """Called in a rank of ``keepstep run`` before a process group is made, of whatever backends."""
+    """Called in a rank of ``keepstep run`` before a process group of any backend is made."""
     if dist.is_nccl_available() and not install():
         # Releases of torch without plug-ins for NCCL: what a group will have is not known here.
         prepare(current, world_size)
@@ -271,7 +271,7 @@ def before_group(current: Session, world_size: int) -> None:
 
 
 def install() -> bool:
-    """Lets torch make NCCL's backends so that an interruption gets through; whether this torch can.
+    """Makes torch create NCCL's backends so that an interruption gets through. Returns whether this torch can.
 
     Releases that keep NCCL among the plug-ins (2.15) connect when a group is made; older ones at its first collective.
     """

@@ -1,7 +1,7 @@
-"""The world's NCCL communicator, made anew for each generation under the same group and backend objects.
+"""The world's NCCL communicator, replaced for each generation under the same group and backend objects.
 
-Where torch can reconfigure NCCL. Elsewhere, and for worlds that need several roots, the whole group is made anew. See
-docs/design/nccl.md.
+Only if torch can reconfigure NCCL. Otherwise, and for worlds that need several roots, the whole group is made again.
+See docs/design/nccl.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def reconfigures(world_size: int) -> bool:
     """Whether a world's NCCL backend is kept and reconfigured for each generation.
 
     torch must have it for what it calls "nccl" (2.15 does). A reconfigured communicator starts from a single root, so
-    larger worlds are made anew from several. KEEPSTEP_NCCL_RECONFIGURE=0 turns it off, for all ranks alike.
+    larger worlds are made again from several. KEEPSTEP_NCCL_RECONFIGURE=0 turns it off; set it on all ranks.
     """
     if os.environ.get(SWITCH, "1") == "0" or world_size > ranks_per_root(world_size):
         return False
@@ -52,7 +52,7 @@ def reconfigure(
 
     Args:
         uuid: never used before by these processes; the generation.
-        exchange: gives this rank's handle to all, and returns everybody's.
+        exchange: sends this rank's handle to all, and returns all handles.
         options: an empty ReconfigureOptions.
 
     Raises `Abandoned` like `interruptible`.
@@ -71,7 +71,7 @@ class WorldConnection:
         self._abandoned = False
 
     def connect(self) -> None:
-        """For the current generation; nothing to do if it is, or if the world has no NCCL that is kept."""
+        """Connects for the current generation; does nothing if connected, or if the world keeps no NCCL backend."""
         group = dist.group.WORLD
         backend = of_group(group)
         generation = self._session.need_rank("run.ddp").generation
@@ -94,8 +94,8 @@ class WorldConnection:
         return backend is None or is_reconfigurable(backend)
 
     def forget_abandoned(self) -> None:
-        """Takes a world away in which a thread still connects. Its shutdown would wait for that thread, so the group is
-        left as it is, for ever."""
+        """Removes a world in which a thread is still connecting. Its shutdown would wait for that thread, so the group
+        is never shut down."""
         if not self._abandoned:
             return
         self._abandoned = False

@@ -1,8 +1,8 @@
-"""The communicator of a process that rehearses: one rank of a world in which nobody else exists.
+"""The communicator of a process that rehearses: one rank of a world without peers.
 
-It has the methods of `_engine.Communicator`. Each operation is complete when it was called: sums and broadcasts leave
-in place what this rank gave, gathers give its own part in every place, what would come from others is zeros. So shapes,
-buckets and code paths are those of the real world, and the numbers mean nothing.
+It has the methods of `_engine.Communicator`. Each operation completes at once: sums and broadcasts keep this rank's
+input, gathers return it in every place, and what peers would send is zeros. So shapes, buckets and code paths are those
+of the real world, and the numbers mean nothing.
 """
 
 from __future__ import annotations

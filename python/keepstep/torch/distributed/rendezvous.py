@@ -1,8 +1,8 @@
 """``init_process_group`` without a TCPStore.
 
-The default rendezvous (``env://``) opens a TCPStore at rank 0, which a replaced rank could never join again, and which
-dies with rank 0. Under ``keepstep run`` it gives the agent's Store instead; so it does for ranks that torchrun or srun
-started when ``KEEPSTEP_STORE=1`` is set. ``init_method="keepstep://"`` always does.
+The default rendezvous (``env://``) opens a TCPStore at rank 0, which a replacement could never join, and which dies
+with rank 0. Under ``keepstep run`` it returns the agent's Store instead, and with ``KEEPSTEP_STORE=1`` also for ranks
+that torchrun or srun started. ``init_method="keepstep://"`` always does.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _of_node(rank: int = -1, world_size: int = -1, **_: Any) -> tuple[Any, int, 
             f"{SWITCH}: {local} of {world_size} ranks run on this node; without `keepstep run` the rootless Store "
             f"works within one node. Unset {SWITCH} for this job"
         )
-    # Each init_process_group of a process meets the same one of the others, with no keys left from the one before.
+    # Each init_process_group meets the corresponding one of the other ranks, without keys of an earlier one.
     _store = NodeStore(_node.link(job_name()), str(_made))
     _made += 1
     return _store, rank, world_size
@@ -89,7 +89,7 @@ def _number(name: str, given: int) -> int:
 
 
 def job_name() -> str:
-    """A name that the ranks of one start of a job share, and nobody else."""
+    """A name that only the ranks of one start of a job share."""
     given = os.environ
     parts = [
         given.get("KEEPSTEP_JOB", ""),

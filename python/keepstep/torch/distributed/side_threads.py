@@ -1,11 +1,11 @@
-"""Threads beside the training loop that use process groups of their own, and what a new generation means to them.
+"""Threads besides the training loop that use process groups, and what a new generation means for them.
 
 The loop raises the interruption in the main thread. A thread that user code started (``threading.Thread``, an executor;
-``dcp.async_save`` has one) gets `_engine.Interrupted` from the collective that it is in, or from its next one. A thread
-that still works for the past generation when the next one has begun must not call the new one's collectives: it would
-be taken for the thread that the new entry starts. It gets the exception once, too.
+``dcp.async_save`` has one) gets `_engine.Interrupted` from its current or next collective. A thread that still works
+for the previous generation must not call the new one's collectives: it would be mistaken for the thread that the new
+entry starts. It gets the exception once, too.
 
-Threads that other libraries make outside of Python (autograd's for devices) do the main thread's work and count as it.
+Threads that libraries start outside Python (autograd's device threads) count as the main thread, whose work they do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def in_side_thread() -> bool:
 
 
 class _Seat:
-    """A thread's part in a generation. Dies with the thread."""
+    """A thread's part in a generation; ends with the thread."""
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
@@ -37,7 +37,7 @@ class _Seat:
 
 
 class SideThreads:
-    """Which threads took part in the current generation. Any thread."""
+    """Which threads took part in the current generation. Thread-safe."""
 
     def __init__(self) -> None:
         self._own = threading.local()
@@ -66,7 +66,7 @@ class SideThreads:
                 self._seats.discard(seat)
 
     def leave_generation(self) -> None:
-        """By the main thread, after the generation. Threads of an executor that wait for work have nothing to leave."""
+        """Called by the main thread after the generation. Idle threads of an executor have nothing to leave."""
         frames = sys._current_frames()
         with self._lock:
             seats, self._seats = self._seats, set()

@@ -20,7 +20,7 @@ Answer = tuple[bool, bool, bool, bytes]  # answered, interrupted, ok, value
 
 
 class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
-    """A Store without a root. Subclasses say whom to ask, and in which key space."""
+    """A Store without a root. Subclasses choose the agent and the key space."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
         raise NotImplementedError
 
     def _lost(self, key: str) -> BaseException:
-        """What to raise when the answer will never come."""
+        """What to raise if the answer will never arrive."""
         raise NotImplementedError
 
     def _ask(

@@ -1,4 +1,4 @@
-"""Calls that give several tensors a rank, as torch's older interface has them: all of one type and size."""
+"""Calls with several tensors per rank, as in torch's older interface: all of one type and size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOGETHER = {
 
 
 def reduced_here(tensors: Tensors, options: Any) -> torch.Tensor:
-    """This rank's tensors reduced to one, in their order. Of an average the sum: like Gloo's, it is over ranks."""
+    """This rank's tensors reduced to one, in their order. For an average, their sum: like Gloo's, it is over ranks."""
     op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
     together: Callable[..., torch.Tensor] = next((f for known, f in _TOGETHER.items() if op == known), torch.add)
     total = tensors[0].detach().clone(memory_format=torch.contiguous_format)
@@ -39,7 +39,7 @@ def copy_to_all(tensors: Tensors, source: torch.Tensor) -> None:
 
 
 def overlapping(tensors: Tensors) -> set[int]:
-    """The numbers of those that share memory with another one of a lower number."""
+    """The indices of those that share memory with one of a lower index."""
     found: set[int] = set()
     spans = []
     for number, tensor in enumerate(tensors):

@@ -50,7 +50,7 @@ class KeepstepWork(Work):
         self._error = ""
         self._link_broke = False
         self._source = 0
-        self.missing: list[int] = []  # ranks in the group that had not come when time was over
+        self.missing: list[int] = []  # ranks in the group that had not arrived in time
         self._future: torch.futures.Future[Any] | None = None
         self._lock = threading.Lock()
         self._taken = threading.Event()  # by the completer
@@ -93,7 +93,7 @@ class KeepstepWork(Work):
             self._future.set_result(self._result)
 
     def then(self, last: Callable[[], None], result: list[torch.Tensor]) -> None:
-        """Runs `last` after the operation, before anyone sees it complete. To be called before anyone else has it."""
+        """Runs `last` after the operation, before it is seen as complete. Call this before handing the Work out."""
         first = self._finish
 
         def both() -> None:
@@ -122,7 +122,7 @@ class KeepstepWork(Work):
         if self._outcome:
             return
         if watched:
-            # The completer takes the operation from the communicator, which then knows it no more.
+            # The completer takes the operation from the communicator, which then no longer knows it.
             self._taken.wait()
         else:
             try:
@@ -175,7 +175,7 @@ class KeepstepWork(Work):
         return None
 
     def source_rank(self) -> int:
-        """Of a receive: the rank in the group that sent the message."""
+        """For a receive: the rank in the group that sent the message."""
         return self._source
 
     _source_rank = source_rank
@@ -227,7 +227,7 @@ class CoalescedWork(Work):
 
 
 class GroupOps:
-    """What a Work needs of its generation: the communicator and the completer.
+    """What a Work needs from its generation: the communicator and the completer.
 
     Holds every Work until its operation is complete, because torch may drop a Work whose buffers the engine still uses.
     """
@@ -243,7 +243,7 @@ class GroupOps:
     def hold(self, op: int, work: KeepstepWork) -> None:
         self._held[op] = work
         if len(self._held) >= self._sweep_at:
-            # Works nobody waited for: completed ones are let go, the rest stays.
+            # Works that were not waited for: completed ones are dropped.
             for number, held in list(self._held.items()):
                 if held.is_completed():
                     self._held.pop(number, None)
@@ -264,9 +264,9 @@ class GroupOps:
         return any(not work.is_completed() for work in list(self._held.values()))
 
     def release(self) -> None:
-        """The generation is over: everything is complete, and Works that outlive it must not touch its memory.
+        """The generation is over: waits until everything is complete. Works that outlive it must not touch its memory.
 
-        Other threads that are inside come out first; what they call from here on raises `_engine.Interrupted`.
+        Other threads leave first; their later calls raise `_engine.Interrupted`.
         """
         for work in list(self._held.values()):
             work.wait_quietly()
@@ -354,8 +354,8 @@ _RETURN_WORK = (
 def give_back_works() -> None:
     """Makes ProcessGroup's methods return our Works themselves; once per process.
 
-    torch wraps a Work made in Python into a holder that hands on ``wait`` and ``get_future`` only, so whoever asks it
-    for ``is_completed``, ``exception`` or the source rank of a receive would get the answers of an empty Work.
+    torch wraps a Work made in Python in a holder that forwards only ``wait`` and ``get_future``, so ``is_completed``,
+    ``exception`` and the source rank of a receive would be those of an empty Work.
     """
 
     def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:

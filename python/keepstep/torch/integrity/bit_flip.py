@@ -1,4 +1,4 @@
-"""Silent corruption, for tests of what finds it: one bit of a protected parameter, or of its gradient, is flipped."""
+"""Silent corruption, to test its detection: flips one bit of a protected parameter or of its gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def flip_bit(tensor: torch.Tensor, index: int, bit: int) -> None:
-    """Behind autograd's back: its version counter does not move, as with a fault of the hardware."""
+    """Bypasses autograd: the version counter does not move, as in a hardware fault."""
     data = tensor.data
     place = tuple(int(i) for i in torch.unravel_index(torch.tensor(index), data.shape))
     element = data[place].reshape(1).clone()
@@ -26,10 +26,10 @@ def flip_bit(tensor: torch.Tensor, index: int, bit: int) -> None:
 
 
 def choose(registry: Registry, what: str, seed: int, step: int) -> Plan:
-    """A bit of a protected ``"parameter"``, or of its ``"gradient"``; the same for the same seed and step.
+    """Chooses a bit of a protected ``"parameter"`` or of its ``"gradient"``; the same for the same seed and step.
 
     Raises:
-        KeepstepError: there is nothing of the kind in this process now.
+        KeepstepError: this process has nothing of that kind now.
     """
     found: list[tuple[str, torch.Tensor]] = []
     for name, item in registry.objects.items():

@@ -1,6 +1,6 @@
-"""The checking mode: finds state that changes where nobody protects it.
+"""The checking mode: finds state that changes without being protected.
 
-On for the first steps of a job, with ``--check`` for all.
+It is on for the first steps of a job; with ``--check``, for all.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CHECKED_STEPS = 3  # without --check
 
 
 class Checks:
-    """Of one process: that nothing changes protected state between commits, and that all of it is protected.
+    """Checks, in one process, that nothing changes protected state between commits, and that all state is protected.
 
     Args:
-        function: the training function, whose loop is looked through.
+        function: the training function, whose loop is searched.
     """
 
     def __init__(self, session: Session, registry: Registry, function: Callable[..., Any]) -> None:
@@ -37,7 +37,7 @@ class Checks:
         self._code = getattr(function, "__code__", None)
         self._left = CHECKED_STEPS
         self._searched = False
-        self._committed: dict[str, int] | None = None  # as the last commit left it; None: nothing to compare with
+        self._committed: dict[str, int] | None = None  # as the last commit left it; None: nothing to compare
 
     @property
     def due(self) -> bool:
@@ -57,11 +57,11 @@ class Checks:
         self._committed = now
 
     def search_again(self) -> None:
-        """In each entry: its local variables are others."""
+        """Called in each entry: its local variables are new."""
         self._searched = False
 
     def _search(self) -> None:
-        """For what the loop uses and no peer could send, like a model that this entry made beside the protected one."""
+        """Searches for what the loop uses and no peer could send, such as a model that this entry made."""
         if self._searched or self._code is None or self._session.rehearsing:
             return
         self._searched = True
@@ -72,21 +72,21 @@ class Checks:
             )
 
     def at_commit(self, step: int) -> None:
-        """It is about to be committed."""
+        """The step is about to be committed."""
         if self._committed is not None and self.due:
             compare(self._committed, self._now(), step)
 
     def after(self) -> None:
-        """It was."""
+        """The step was committed."""
         self._committed = self._now() if self.due else None
         self._left -= 1
 
     def forget(self) -> None:
-        """The state is another one."""
+        """The state was replaced."""
         self._committed = None
 
     def stop(self) -> None:
-        """But for ``--check``: digests of the whole state would lengthen a recovery."""
+        """Stops, except with ``--check``: digests of the whole state would lengthen a recovery."""
         self._left = 0
 
 

@@ -1,4 +1,4 @@
-"""What a rank holds when it votes, as 64 bits: all ranks must hold the same (docs/design/corruption.md)."""
+"""64-bit digests of what a rank holds when it votes: all ranks must hold the same (docs/design/corruption.md)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from keepstep.torch.tensors.memory import dense, piece
 if TYPE_CHECKING:
     from keepstep._session import Session
 
-THREADS = 4  # more than that wait for the same memory
+THREADS = 4  # more would wait for the same memory
 
 
 class Digests:
-    """One worker's; `record` is called once per step, before the vote."""
+    """One worker's digests; `record` is called once per step, before the vote."""
 
     def __init__(self, session: Session, registry: Registry) -> None:
         self._session = session
@@ -35,18 +35,18 @@ class Digests:
         self._said = False
 
     def enter(self, rank: int, world_size: int) -> None:
-        """A new generation: models are wrapped anew."""
+        """A new generation: models are wrapped again."""
         self._rank = rank
         self._world_size = world_size
         self._parameters = None
         self._why_not = None
 
     def record(self, step: int) -> None:
-        """Tells the engine what this rank votes for in `step`. Nothing, where there is nothing to compare."""
+        """Gives the engine the digest that this rank votes for in `step`; nothing if there is nothing to compare."""
         if self._mode == "off" or self._world_size == 1:
             return
         gradients = self._of_gradients(step)
-        # Where gradients may differ, so may the state that they lead to.
+        # If gradients may differ, so may the resulting state.
         compared = self._why_not is None and self._every > 0 and step % self._every == 0
         state = self._of_state() if compared else 0
         if gradients or state:
@@ -83,9 +83,9 @@ class Digests:
         return list(found.values()), why_not
 
     def _of_state(self) -> int:
-        """Of parameters and optimizers. Other objects may be kept by a script that lets them differ, and never fault.
+        """The digest of parameters and optimizers. Not of other objects, which a script may let differ without harm.
 
-        Nor buffers: forward changes them on each rank by itself.
+        Nor of buffers: forward changes them independently on each rank.
         """
         buffers = {id(buffer) for module in self._registry.modules() for buffer in module.buffers()}
         whole = self._registry.flatten(buffers)
@@ -94,7 +94,7 @@ class Digests:
             for name, item in self._registry.objects.items()
             if isinstance(item, (torch.nn.Module, torch.optim.Optimizer)) and not is_partitioned(item)
         }
-        # By name: an optimizer that was hydrated may have come by its state in another order.
+        # By name: a hydrated optimizer may have its state in another order.
         flat = Flat(
             {name: whole.tensors[name] for name in sorted(whole.tensors) if name.partition("/")[0] in owners},
             {name: value for name, value in whole.values.items() if name.partition("/")[0] in owners},
@@ -111,7 +111,7 @@ class Digests:
 
 
 def digest(tensors: list[torch.Tensor | None]) -> int:
-    """64 bits of all `tensors` in this order, wherever they are. None counts as something that is not there."""
+    """64 bits of all `tensors` in this order, on any device. None counts as a missing tensor."""
     pieces: list[tuple[int, int]] = []
     held: list[torch.Tensor] = []
     elsewhere: list[torch.Tensor] = []
@@ -130,9 +130,9 @@ def digest(tensors: list[torch.Tensor | None]) -> int:
 
 
 def on_device(tensors: list[torch.Tensor]) -> int:
-    """The same where the engine cannot read: each tensor's words are added, so no single flipped bit is missed.
+    """The same for memory that the engine cannot read: adds each tensor's words, so no single flipped bit is missed.
 
-    Values that change places within a tensor are.
+    Values that are swapped within a tensor are missed.
     """
     sums: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:

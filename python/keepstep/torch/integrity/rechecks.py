@@ -1,8 +1,8 @@
-"""Looks again at what is protected once training runs: what was empty when it was registered may hold anything later.
+"""Checks protected state again once training runs: what was empty when registered may hold anything later.
 
-A replacement builds what `run.setup` builds and is filled from a peer. So what a peer holds must be something that can
-be carried, and modules and optimizers must still have the parameters that they had before the first step. Otherwise the
-first fault would end the job; here the first commit that makes it so does, by name.
+A replacement builds what `run.setup` builds and is filled from a peer. So it must be possible to send what a peer
+holds, and modules and optimizers must still have the parameters from before the first step. Otherwise the first fault
+would end the job. These checks end it at the commit that causes this, and name the cause.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch.nn.parameter import is_lazy
 from keepstep._errors import KeepstepError
 from keepstep.torch.state.registry import Registry, buffer_in, buffer_slots, describe, parameters_of
 
-FIRST_COMMITS = 3  # of this process: looked at after each of them
-_SHARE = 1000  # from then on looking takes at most this part of the time
+FIRST_COMMITS = 3  # of this process: checks after each of them
+_SHARE = 1000  # from then on checks take at most this fraction of the time
 
 
 class Rechecks:
-    """Of one worker, made before it is hydrated for the first time. Main thread."""
+    """The rechecks of one worker, made before it is first hydrated. For the main thread."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -38,10 +38,10 @@ class Rechecks:
         self._next = 0.0  # on the monotonic clock
 
     def after(self, step: int) -> None:
-        """After the commit of `step`, while its state is there.
+        """Called after the commit of `step`, while its state is intact.
 
         Raises:
-            KeepstepError: a fault would end the job from here on; names the entry and what to write.
+            KeepstepError: from now on a fault would end the job; names the entry and what to write.
         """
         began = time.monotonic()
         if self._looks >= FIRST_COMMITS and began < self._next:
@@ -89,7 +89,7 @@ def _optimizers(registry: Registry) -> list[tuple[str, torch.optim.Optimizer]]:
 
 
 def _empty_buffers(registry: Registry) -> set[str]:
-    """Names of what a replacement can make when it is hydrated."""
+    """Names of what a replacement can create when it is hydrated."""
     return {
         f"{owner}/{path}"
         for owner, item in registry.objects.items()
@@ -100,7 +100,7 @@ def _empty_buffers(registry: Registry) -> set[str]:
 
 
 def _of_build(registry: Registry) -> dict[str, torch.Tensor]:
-    """What has the same names and shapes in each process that builds: all but buffers that are None or empty."""
+    """What has the same names and shapes in each process that builds: all but None or empty buffers."""
     found: dict[str, torch.Tensor] = {}
     for name, item in registry.objects.items():
         if isinstance(item, torch.Tensor):

@@ -1,7 +1,7 @@
-"""What the last commit left, kept so cheaply that every commit can: what is put back when the function was left, and
-what shows that protected state was changed outside of a commit (docs/design/left_anywhere.md).
+"""What the last commit left, recorded cheaply enough to do so at every commit. It restores that state when the function
+was left, and detects changes of protected state outside a commit (docs/design/left_anywhere.md).
 
-Everything is walked once and listed; after that a commit makes a few calls that loop in C, over lists.
+Everything is walked and listed once; after that a commit makes a few calls that loop over lists in C.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from keepstep.torch.state.update import Snapshot
 from keepstep.torch.tensors import dtensor
 
 PIECE_BYTES = 64  # read of each tensor, from its middle
-QUICK_TENSORS = 16  # of all, looked at before each forward in a validation
-STATE_PARAMETERS = 16  # whose state is looked at, of each optimizer
-MAX_NEW_STATES = 8  # an optimizer whose state is in other tensors more often than that is not looked at
+QUICK_TENSORS = 16  # of all, checked before each forward in a validation
+STATE_PARAMETERS = 16  # whose state is checked, of each optimizer
+MAX_NEW_STATES = 8  # an optimizer that replaces its state's tensors more often than that is not checked
 
 _version = attrgetter("_version")
 _place = torch.Tensor.data_ptr
@@ -36,7 +36,7 @@ _state = attrgetter("state")
 
 
 def line_to_write(name: str, where: str) -> str:
-    """What an error says about a protected tensor that was changed outside of a commit."""
+    """The error text for a protected tensor that was changed outside a commit."""
     return (
         f"'{name}' was changed outside of step.commit; {where}. A rank that is replaced, or left at any line, would go "
         "on with other values than an undisturbed run. If it is to count, move it into step.commit(...). If it is "
@@ -46,16 +46,16 @@ def line_to_write(name: str, where: str) -> str:
 
 
 class Pieces:
-    """A fixed list of tensors, of which 64 bytes each are read; the tensors' memory is held as long as this is."""
+    """A fixed list of tensors, of which 64 bytes each are read; keeps the tensors' memory alive."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.names: list[str] = []
         self.tensors: list[torch.Tensor] = []
-        self.memory: list[torch.Tensor] = []  # what each of them had when it was listed
+        self.memory: list[torch.Tensor] = []  # each one's memory when it was listed
         self._here: list[memoryview] = []
-        self._moved: list[int] = []  # numbers of those that had other memory when it was made
+        self._moved: list[int] = []  # indices of those that had other memory when it was made
         self._elsewhere: dict[torch.device, list[torch.Tensor]] = {}
-        self._number: dict[str, list[int]] = {"cpu": []}  # by device: whose the parts are
+        self._number: dict[str, list[int]] = {"cpu": []}  # by device: the tensors that the parts belong to
         for name, tensor in named:
             if tensor.is_inference():
                 continue
@@ -70,7 +70,7 @@ class Pieces:
             if held.device.type != "cpu":
                 self._elsewhere.setdefault(held.device, []).append(part)
             self._number.setdefault(str(held.device), []).append(len(self.names) - 1)
-        # A DTensor is only looked at through its memory: FSDP2 moves what it holds.
+        # A DTensor is only checked through its memory: FSDP2 moves what it holds.
         self._placed = [
             held if dtensor.is_dtensor(tensor) else tensor
             for tensor, held in zip(self.tensors, self.memory, strict=True)
@@ -80,8 +80,7 @@ class Pieces:
         self._find()
 
     def _find(self) -> None:
-        """Where they are now. Memory itself may move, too: ``share_memory()`` and ``resize_()`` give a storage another
-        place."""
+        """Their current addresses. Memory itself may move: ``share_memory()`` and ``resize_()`` move a storage."""
         now, own = map(_place, self._placed), map(_place, self.memory)
         self._moved = [number for number, (a, b) in enumerate(zip(now, own, strict=True)) if a != b]
         parts = [_part(self.memory[number]) for number in self._number["cpu"]]
@@ -89,34 +88,34 @@ class Pieces:
         self._watch.settle(parts)
 
     def spread(self, most: int) -> Pieces:
-        """At most so many of them, from all parts of the list."""
+        """At most `count` of them, spread over the list."""
         every = list(zip(self.names, self.tensors, strict=True))
         return Pieces(every[:: max(1, -(-len(every) // most))])
 
     def take(self) -> bool:
-        """Notes what they hold now. Whether all have the memory that they had when they were listed."""
-        if self._moved or not self._watch.take():  # where memory was freed only _find knows what may be read
+        """Records what they hold now. Returns whether all have the memory that they had when they were listed."""
+        if self._moved or not self._watch.take():  # where memory was freed, only _find knows what may be read
             self._find()
             self._watch.take()
         self._taken_elsewhere = {device: torch.cat(parts) for device, parts in self._elsewhere.items()}
         return not self._moved
 
     def moved(self) -> list[int]:
-        """Numbers of those that have other memory than when they were listed."""
+        """Indices of those whose memory is not the one from when they were listed."""
         if not self._watch.in_place():
             self._find()
         return self._moved
 
     def _holds_same(self, number: int) -> bool:
-        """Whether other memory holds the same bytes: cuDNN moves the weights of an LSTM in each forward."""
+        """Whether the new memory holds the same bytes: cuDNN moves the weights of an LSTM in each forward."""
         now, own = self.tensors[number].detach(), self.memory[number]
         if (now.shape, now.dtype, now.device) != (own.shape, own.dtype, own.device):
             return False
         return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (now, own)))
 
     def first_changed(self, quick: bool = False, written: bool = True) -> str | None:
-        """The name of the first that is not as it was at the last `take`. `quick`: never waits for a device. Without
-        `written`, what was written to and holds the same bytes as before is none."""
+        """The name of the first that changed since the last `take`. `quick`: never waits for a device. Without
+        `written`, a tensor that was written to but has the same bytes does not count as changed."""
         found = [] if not self._moved and self._watch.same(written) else self._changed_here(written)
         if not quick:
             for device, parts in self._elsewhere.items():
@@ -146,7 +145,7 @@ class Pieces:
 
 
 class Slots:
-    """A fixed list of places in dicts: ``dict.get(key) is value`` of all, in a few calls."""
+    """A fixed list of dict entries: checks ``dict.get(key) is value`` for all in a few calls."""
 
     def __init__(self, found: Iterable[tuple[dict[Any, Any], Any, Any]] = ()) -> None:
         self._dicts: list[dict[Any, Any]] = []
@@ -158,7 +157,7 @@ class Slots:
             self._values.append(value)
 
     def others(self) -> list[int]:
-        """Numbers of those that hold something else now."""
+        """Indices of those that hold something else now."""
         now = [*map(dict.get, self._dicts, self._keys)]
         if all(map(is_, now, self._values)):
             return []
@@ -170,7 +169,7 @@ class Slots:
 
 
 class Schedules:
-    """Learning-rate schedules among `objects`, and how many steps each has made."""
+    """The learning-rate schedules among `objects`, and how many steps each has made."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
         self._named = {name: item for name, item in objects.items() if isinstance(item, LRScheduler)}
@@ -180,14 +179,14 @@ class Schedules:
         return [getattr(item, "last_epoch", None) for item in self._named.values()]
 
     def stepped(self) -> str | None:
-        """The name of one that has made more since."""
+        """The name of one that has made more steps since."""
         return next((n for n, was, now in zip(self._named, self._steps, self._now(), strict=True) if was != now), None)
 
 
 class OptimizerStates:
-    """Tensors in the state of optimizers; of each only some: to walk all would take longer than the rest of a commit.
+    """Some tensors of each optimizer's state: walking all would take longer than the rest of a commit.
 
-    `objects`: by name, the optimizers among them count.
+    `objects`: by name; only optimizers are used.
     """
 
     def __init__(self, objects: dict[str, Any]) -> None:
@@ -219,11 +218,11 @@ class OptimizerStates:
         self._sizes = [*map(len, self._sized)]
 
     def others(self) -> bool:
-        """Whether there are other tensors now, or more or fewer."""
+        """Whether the tensors, or their number, have changed."""
         return [*map(len, self._sized)] != self._sizes or self.replaced() is not None
 
     def replaced(self) -> str | None:
-        """The name of a state that is gone, or another one now (``optimizer.state.clear()``)."""
+        """The name of a state that was removed or replaced (``optimizer.state.clear()``)."""
         for owner, now, state in zip(self._owners, map(_state, self._holders), self._states, strict=True):
             if now is not state:
                 return f"{owner}/state"
@@ -232,45 +231,45 @@ class OptimizerStates:
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Up to 64 bytes from the middle of a tensor's memory, as bytes; None where they cannot be read so."""
+    """Up to 64 bytes from the middle of a tensor's memory; None if they cannot be read this way."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     count = min(span, max(1, PIECE_BYTES // tensor.element_size()))
     try:
         return tensor.as_strided((count,), (1,), tensor.storage_offset() + (span - count) // 2).view(torch.uint8)
     except RuntimeError:
-        return None  # of a storage that is not there, or a dtype without bytes of its own
+        return None  # a storage that is not there, or a dtype without bytes of its own
 
 
 def _part(tensor: torch.Tensor) -> tuple[int, int]:
-    """Address and bytes of `_middle` in main memory; of no bytes where its storage was freed."""
+    """Address and size of `_middle` in main memory; size 0 if its storage was freed."""
     part = _middle(tensor)
     return (0, 0) if part is None else (part.data_ptr(), part.numel())
 
 
 class Manner(NamedTuple):
-    """Of one moment: how modules and optimizers stand, beside the tensors that they hold."""
+    """The settings of modules and optimizers at one moment: all but the tensors that they hold."""
 
     training: list[bool]  # of each module
     requires_grad: list[bool]  # of each parameter
     wrapped: dict[int, bool]  # requires_grad by parameter, when DDP was made around it
     groups: list[dict[str, Any]]  # of all optimizers
-    options: dict[int, tuple[int, torch.Tensor]]  # by id, of those in groups that are tensors: version, and a copy
+    options: dict[int, tuple[int, torch.Tensor]]  # by id, of options that are tensors: version, and a copy
 
 
 class Holders:
-    """Modules and optimizers, walked once: what is theirs can be taken and put back. `without`: ids of buffers that are
-    not, because the capsule has them."""
+    """Modules and optimizers, walked once: their settings can be taken and restored. `without`: ids of buffers to leave
+    out, because the capsule has them."""
 
     def __init__(self, registry: Registry, without: Iterable[int] = ()) -> None:
         self._registry = registry
         self.modules: list[torch.nn.Module] = []
         self.parameters: list[torch.nn.Parameter] = []
         self.named: list[tuple[str, torch.Tensor]] = []  # parameters, buffers, tensors
-        buffers: list[tuple[str, dict[str, Any], str, torch.Tensor]] = []  # where modules hold theirs, with names
+        buffers: list[tuple[str, dict[str, Any], str, torch.Tensor]] = []  # slots in which modules hold theirs
         self._paths: list[str] = []  # of modules
         self.optimizers = list(registry.optimizers())
-        fsdp.reshard(registry.modules())  # what a forward without backward left whole is freed later
-        self.untrained: set[int] = set()  # numbers of modules that are protected with no parameter of an optimizer
+        fsdp.reshard(registry.modules())  # parameters that a forward without backward left whole are freed later
+        self.untrained: set[int] = set()  # indices of protected modules without a parameter of an optimizer
         stepped = {id(parameter) for optimizer in self.optimizers for parameter in parameters_of(optimizer)}
         seen = set(without)
         for owner, item in registry.objects.items():
@@ -309,7 +308,7 @@ class Holders:
                         yield prefix + key, module._buffers, key, buffer
 
     def take(self, wrapped: dict[int, bool]) -> Manner:
-        """How they stand now."""
+        """Their current settings."""
         groups = [*map(dict, self._groups())]
         options = {
             id(value): (value._version, value.detach().clone())
@@ -321,14 +320,14 @@ class Holders:
         return Manner(self.modes(), requires_grad, wrapped, groups, options)
 
     def modes(self) -> list[bool]:
-        """Of each module, whether it is in training."""
+        """Whether each module is in training mode."""
         return [*map(_training, self.modules)]
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def put_back(self, manner: Manner, with_groups: bool = True) -> None:
-        """They stand as they did, whatever was done to them since."""
+        """Restores their settings, whatever was done to them since."""
         for module, training in zip(self.modules, manner.training, strict=True):
             module.training = training
         for parameter, wanted in zip(self.parameters, manner.requires_grad, strict=True):
@@ -349,12 +348,12 @@ class Holders:
                             manner.options[id(value)] = value._version, copy
 
     def replaced(self) -> str | None:
-        """The name of a buffer that is another tensor now (``module.buffer = ...``)."""
+        """The name of a buffer that was replaced by another tensor (``module.buffer = ...``)."""
         others = self._buffers.others()
         return self._buffer_names[others[0]] if others else None
 
     def late_change(self, manner: Manner) -> str | None:
-        """Which option of an optimizer, or ``requires_grad`` of a parameter, is not as in `manner`."""
+        """Which option of an optimizer, or ``requires_grad`` of a parameter, differs from `manner`."""
         groups = self._groups()
         if len(groups) == len(manner.groups) and (manner.options or not _same(groups, manner.groups)):
             for group, values in zip(groups, manner.groups, strict=True):
@@ -375,14 +374,14 @@ class Holders:
         return next(name for name, tensor in self.named if tensor is parameter)
 
     def other_modes(self, training: list[bool]) -> list[int]:
-        """Numbers of modules that are in another mode than in `training`."""
+        """Indices of modules whose mode differs from `training`."""
         now = self.modes()
         if now == training:
             return []
         return [number for number, (a, b) in enumerate(zip(training, now, strict=True)) if a != b]
 
     def modes_since(self, manner: Manner) -> str | None:
-        """What is in another mode than in `manner`, or needs gradients where it did not or not where it did."""
+        """What differs from `manner` in its mode, or in whether it needs gradients."""
         found = [f"the mode of '{self._paths[number]}'" for number in self.other_modes(manner.training)]
         now = zip(self.parameters, manner.requires_grad, strict=True)
         found += [f"requires_grad of '{self._name(p)}'" for p, before in now if p.requires_grad != before]
@@ -390,17 +389,17 @@ class Holders:
         return ", ".join(found[:3]) + more if found else None
 
     def whole(self, number: int) -> bool:
-        """Whether this module was protected by itself, and not a part of one."""
+        """Whether this module was protected itself, not as a part of another one."""
         return "/" not in self._paths[number]
 
     def around(self, numbers: Iterable[int]) -> set[int]:
-        """Ids of the objects that these modules are parts of, and of what those are only wrapped around."""
+        """Ids of the objects that contain these modules, and of what those objects only wrap."""
         owners = {self._paths[number].partition("/")[0] for number in numbers}
         wholes = [self._registry.objects[owner] for owner in owners]
         return {id(module) for whole in wholes for module in (whole, getattr(whole, "module", whole))}
 
     def path(self, number: int) -> str:
-        """Of a module."""
+        """The path of a module."""
         return self._paths[number]
 
 
@@ -414,7 +413,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _as_copied(value: torch.Tensor, options: dict[int, tuple[int, torch.Tensor]]) -> bool:
-    """Whether an option is what `Manner.options` has; what was written to it may be the same."""
+    """Whether an option has the value in `Manner.options`; it may have been written to."""
     version, copy = options[id(value)]
     if value._version == version:
         return True
@@ -425,13 +424,13 @@ def _as_copied(value: torch.Tensor, options: dict[int, tuple[int, torch.Tensor]]
 
 
 def point_back(pieces: Pieces) -> None:
-    """Tensors that were given other memory (``parameter.data = ...``) get their own again."""
+    """Gives tensors back their own memory, after ``parameter.data = ...``."""
     for number in pieces.moved():
         pieces.tensors[number].data = pieces.memory[number]
 
 
 class Committed:
-    """What the last commit left in this process. From the main thread."""
+    """What the last commit left in this process. For the main thread."""
 
     def __init__(
         self,
@@ -446,42 +445,42 @@ class Committed:
 
     def forget(self) -> None:
         """Everything is built and protected again."""
-        self.wrapped: dict[int, bool] = {}  # `Manner.wrapped`, of now
+        self.wrapped: dict[int, bool] = {}  # the current `Manner.wrapped`
         self._holders: Holders | None = None
         self._manner = Manner([], [], {}, [], {})
-        self._loop = [0, 0]  # how many ranks make the commits of this one, and which step is its last
-        self._committed_in = [0, 0]  # the loop of the last commit; no ranks: none was made since the job was started
-        self._came_to_it = False  # this entry came to that loop: what follows is as in an undisturbed run
-        self._began: tuple[int, Manner] | None = None  # version and manner where an undisturbed run began a loop
-        self._set_between: str | None = None  # what such a run has changed between two loops
+        self._loop = [0, 0]  # how many ranks commit in this loop, and its last step
+        self._committed_in = [0, 0]  # the loop of the last commit; no ranks: none since the job was started
+        self._came_to_it = False  # this entry has reached that loop: from here on all is as in an undisturbed run
+        self._began: tuple[int, Manner] | None = None  # version and settings where an undisturbed run began a loop
+        self._set_between: str | None = None  # what such a run changed between two loops
         self._modes: list[bool] = []  # in which a step may begin, of each module
         self._pieces = self._quick = Pieces([])
         self._states = OptimizerStates({})
         self._schedules = Schedules({})
-        self._new_states = 0  # how often they were others than before
+        self._new_states = 0  # how often they had changed
         self._looked = False  # since the last commit, before a forward
         self._in_capsule: dict[str, Any] = {}  # its versions
-        self._late_modes: list[int] = []  # modules that began the step in another mode than the commit left
-        self._late_wholes: set[int] = set()  # ids of what they are in, where no optimizer trains it
+        self._late_modes: list[int] = []  # modules that began the step in another mode than the commit had left
+        self._late_wholes: set[int] = set()  # ids of what contains them, if no optimizer trains it
 
     # ---- the end of a commit, and of joining a generation ----
 
     def commit(self, list_again: bool = False) -> None:
-        """As `record`, at a commit."""
+        """Like `record`, at a commit."""
         self._committed_in = self._loop
-        # What a validation left of an average is in the mode of before, for good: an entry after a fault has it so.
+        # An average that a validation used keeps its earlier mode, as in an entry after a fault.
         late, modes = self._late_untrained(), self._modes
         self.record(list_again=list_again)
         for number in late:
             self._manner.training[number] = modes[number]
 
     def start(self) -> None:
-        """The job was started, from a checkpoint: what its function sets is meant, also where commits left another."""
+        """The job started from a checkpoint: what its function sets holds, even if commits had left other settings."""
         self._committed_in = [0, 0]
 
     def record(self, manner: bool = True, list_again: bool = False) -> None:
-        """What is there now is what the commit left. Without `manner`: of the tensors only. `list_again`: other buffers
-        belong to the capsule now."""
+        """Records the current state as what the commit left; without `manner`, the tensors only. `list_again`: the
+        capsule now has other buffers."""
         in_place = self._pieces.take()
         if self._holders is None or list_again or not in_place or self._holders.replaced() or self._other_states():
             self._list()
@@ -495,15 +494,15 @@ class Committed:
         self._looked = False
 
     def begin_loop(self, version: int, world: int, until: int) -> str | None:
-        """Before each loop of an entry. What the user should be told, where an undisturbed run may have begun the loop
-        with other modes and options.
+        """Called before each loop of an entry. Returns a warning for the user if an undisturbed run may have begun the
+        loop with other modes and options.
 
-        The last commit was made in one of them, or none of this start and of this many ranks was: then what the entry
-        sets is meant. In front of that loop, and in it, an undisturbed run has what the commit left; between it and the
-        next one it does what this entry does, so that holds.
+        If no commit was made since this start and with this many ranks, what the entry sets holds. Otherwise the last
+        commit was made in one of the loops: up to the end of that loop an undisturbed run has what the commit left;
+        after it, it does what this entry does.
 
         Raises:
-            KeepstepError: what is protected was changed, or an undisturbed run began this loop with other options.
+            KeepstepError: protected state was changed, or an undisturbed run began this loop with other options.
         """
         self._loop = [world, until]
         ranks, last = self._committed_in
@@ -511,10 +510,10 @@ class Committed:
         self._came_to_it = came_to_it or ranks != world or until > version or until >= last
         if version == 0:
             joined = self._manner
-            self._holders = None  # modules may have other parts now, and each entry does it again, alike on all ranks
+            self._holders = None  # modules may have other parts now; every entry does it again on all ranks
             self.record()
             if [*map(len, joined[:2])] == [*map(len, self._manner[:2])]:
-                self._manner = joined  # and what it does to options and modes it does to these
+                self._manner = joined  # and it changes the options and modes of these
             return None
         if name := self.changed():
             where = f"this entry of the function, which begins at step {version}, did it"
@@ -537,15 +536,15 @@ class Committed:
             self._set_between = self.late_change() or self._set_between
             untrained = self._holders.untrained
             left = set(self._holders.other_modes(self._manner.training)) - untrained
-            # Where a whole module is in evaluation, a validation left it so.
+            # If a whole module is in evaluation mode, a validation left it that way.
             of_commit = any(self._holders.whole(n) and not modes[n] for n in left)
             both = enumerate(zip(self._manner.training, modes, strict=True))
             self._modes = [was if of_commit or number in untrained else now for number, (was, now) in both]
-        self.record(manner=False, list_again=bool(self._pieces.moved()))  # the same in other memory: a memory format
+        self.record(manner=False, list_again=bool(self._pieces.moved()))  # same values, other memory: a memory format
         return doubt
 
     def _another_beginning(self, version: int) -> str | None:
-        """The entry begins with this loop; the one of the last commit ended in front of it. See `begin_loop`."""
+        """The entry begins with this loop; the last commit's loop ended before it. See `begin_loop`."""
         assert self._holders is not None
         before = self._began
         if before and before[0] == version and (what := self._holders.late_change(before[1])):
@@ -569,7 +568,7 @@ class Committed:
         return None
 
     def _refuse_after_break(self, version: int) -> None:
-        """The loop of the last commit was left by `break`: after a fault the function is in the middle of it."""
+        """Refuses: the last commit's loop was left by `break`, so after a fault the function is in the middle of it."""
         if what := self.late_change():
             last = self._committed_in[1]
             raise KeepstepError(
@@ -587,7 +586,7 @@ class Committed:
         self._quick = Pieces(named).spread(QUICK_TENSORS)
 
     def _other_states(self) -> bool:
-        """Whether optimizers have other tensors than were listed. Where they have in each step they are left out."""
+        """Whether optimizers have replaced listed tensors. Those that replace them in each step are left out."""
         if self._new_states >= MAX_NEW_STATES or not self._states.others():
             return False
         self._new_states += 1
@@ -596,7 +595,7 @@ class Committed:
     # ---- what was changed since ----
 
     def changed(self, written: bool = True) -> str | None:
-        """The name of the first protected tensor, or schedule, that is not as the commit left it, as far as can be
+        """The name of the first protected tensor or schedule that is not as the commit left it, as far as can be
         seen."""
         if self._holders is None:
             return None
@@ -608,16 +607,16 @@ class Committed:
         )
 
     def changed_in_capsule(self) -> str | None:
-        """The name of a buffer of the capsule that is not as the commit left it: a forward changed it since."""
+        """The name of a buffer of the capsule that a forward has changed since the commit."""
         now = self._capsule_versions()
         return next((name for name, version in now.items() if self._in_capsule.get(name, version) != version), None)
 
     def late_change(self) -> str | None:
-        """What else is not as the commit left it, and would be lost at a fault; None also before a commit."""
+        """What else differs from what the commit left, and would be lost in a fault; None also before a commit."""
         return None if self._holders is None else self._holders.late_change(self._manner)
 
     def begin_step(self) -> None:
-        """The loop's body begins: a mode that it does not set itself was left by what came after the commit."""
+        """The loop's body begins: a mode that it does not set itself was left by code after the commit."""
         late = [] if self._holders is None else self._holders.other_modes(self._modes)
         if late != self._late_modes:
             self._late_modes = late
@@ -631,7 +630,7 @@ class Committed:
         return self._holders.path(min(still)) if still else None
 
     def left_mode_of_untrained(self, module: torch.nn.Module) -> str | None:
-        """The same of a part of `module` that no optimizer trains: its mode matters where it computes, in a step."""
+        """The same for a part of `module` that no optimizer trains: its mode matters when it computes in a step."""
         if id(module) not in self._late_wholes:
             return None
         assert self._holders is not None
@@ -647,7 +646,7 @@ class Committed:
         return set(self._holders.other_modes(self._modes)) & set(self._late_modes)
 
     def changed_before_forward(self) -> str | None:
-        """The same, in the first forward after a commit; before further ones of some tensors only."""
+        """The same, before the first forward after a commit; before later ones for some tensors only."""
         if self._holders is None:
             return None
         if not self._looked:
@@ -659,30 +658,30 @@ class Committed:
     # ---- the function was left ----
 
     def manner(self) -> Manner | None:
-        """How modules and optimizers stand now; None before the first loop."""
+        """The current settings of modules and optimizers; None before the first loop."""
         return None if self._holders is None else self._holders.take(self.wrapped)
 
     def left(self) -> None:
-        """The function was: the next entry comes to its loops."""
+        """The function was left: the next entry starts from its first loop."""
         self._came_to_it = False
         self.put_back()
 
     def put_back(self, manner: Manner | None = None) -> None:
-        """How modules and optimizers stood, and which memory the tensors had; not what is in it. Without `manner` as
-        the commit left them."""
+        """Restores the settings of modules and optimizers, and the tensors' memory, but not its contents. Without
+        `manner`, as the commit left them."""
         if self._holders is None:
             return
         point_back(self._pieces)
         self._holders.put_back(self._manner if manner is None else manner)
 
     def put_back_manner(self) -> None:
-        """How modules and optimizers stood as the commit left them."""
+        """Restores the settings of modules and optimizers as the commit left them."""
         if self._holders is not None:
             self._holders.put_back(self._manner)
 
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
-        """Training or evaluation, and what needs gradients, are at the end as they were."""
+        """Restores modes, and what needs gradients, at the end."""
         manner = self.manner()
         yield
         if self._holders is not None and manner is not None and len(manner.training) == len(self._holders.modules):
@@ -690,10 +689,10 @@ class Committed:
 
     @contextmanager
     def as_wrapped(self, module: torch.nn.Module) -> Iterator[None]:
-        """While DDP is made around `module`: it waits for the parameters that need gradients then.
+        """Used while DDP wraps `module`: DDP waits for the parameters that need gradients at that time.
 
-        In front of the loop of the last commit these are those of when it was made before, also where the commit left
-        others (a GAN's frozen critic), unless this entry of the function has changed that itself.
+        Before the last commit's loop these are the same as when DDP was made before, even if the commit left others (a
+        GAN's frozen critic), unless this entry has changed them itself.
         """
         before = {} if self._came_to_it else self._manner.wrapped
         known = (
@@ -715,12 +714,12 @@ class Committed:
             for parameter in turned:
                 parameter.requires_grad_(not parameter.requires_grad)
             if unchanged and self.changed(written=False) is None:
-                self.record(manner=False)  # DDP made by hand broadcasts what is equal already
+                self.record(manner=False)  # DDP made by hand broadcasts what is already equal
 
     # ---- for newcomers ----
 
     def value(self) -> dict[str, Any]:
-        """How modules stood, for JSON: of all protected ones, in order."""
+        """The settings of all protected modules, in order, for JSON."""
         if self._holders is None:
             return {}
         wrapped = [self._manner.wrapped.get(id(parameter), 2) for parameter in self._holders.parameters]
@@ -732,7 +731,7 @@ class Committed:
         }
 
     def load(self, value: dict[str, Any]) -> None:
-        """A peer's `value`, or a checkpoint's; nothing where that is of other modules."""
+        """Loads the `value` of a peer or a checkpoint; does nothing if it belongs to other modules."""
         if not value:
             return
         self._committed_in = value.get("committed_in", [0, 0])
@@ -751,9 +750,9 @@ class Committed:
 
 @contextmanager
 def restored(registry: Registry) -> Iterator[Callable[[], bool]]:
-    """Everything protected is put back at the end, bit for bit; costs as much memory as it takes.
+    """Restores everything protected at the end, bit for bit; needs as much memory as the protected state.
 
-    What it yields tells afterwards whether all was put back.
+    What it yields says afterwards whether everything was restored.
     """
     back = False
     holders = Holders(registry)

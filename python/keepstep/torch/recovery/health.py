@@ -1,7 +1,7 @@
-"""What a worker checks of itself before it says that it waits for a rank (``--health-check``).
+"""What a worker checks about itself before it reports that it waits for a rank (``--health-check``).
 
-A machine that computes wrongly, or has no memory left, is found here and not in a loss curve. The whole takes a few
-milliseconds. A worker that fails says what was measured and ends; the coordinator takes another one.
+It finds a machine that computes wrongly or is out of memory before the loss curve does. It takes a few milliseconds. A
+worker that fails reports what was measured and ends; the coordinator takes another one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from keepstep._session import Session
 from keepstep.torch.tensors.memory import dense, piece
 
 SIZE = 192
-# Of the products below. Every factor is a small whole number, so that each sum is exact in its type, whatever the
-# order, the instructions and the machine: XXH3 of the bytes is the same everywhere.
+# Of the products below. Every factor is a small integer, so each sum is exact in its type, whatever the order, the
+# instructions and the machine: XXH3 of the bytes is the same everywhere.
 KNOWN = {
     torch.float32: 0xF23B27682B54808D,
     torch.float64: 0x4EAB386A218D5113,
@@ -31,7 +31,7 @@ EXIT_CODE = 76  # of a worker that is not used
 
 @dataclass(frozen=True)
 class Unfit(Exception):
-    """A check failed: which, what was measured, and what would have been right."""
+    """A check failed: which one, what was measured, and what was expected."""
 
     check: str
     measured: str
@@ -39,7 +39,7 @@ class Unfit(Exception):
 
 
 def check(session: Session) -> None:
-    """Ends the process if it is not fit for a rank; `session` tells the agent why."""
+    """Ends the process if it fails a check; `session` tells the agent why."""
     if not session.welcome.health_check:
         return
     try:
@@ -54,7 +54,7 @@ def check(session: Session) -> None:
 
 
 def end_unfit(session: Session, unfit: Unfit, counts: bool = True) -> NoReturn:
-    """Ends this process, which has no rank yet, and tells the agent why. `counts`: against its node."""
+    """Ends this process, which has no rank yet, and tells the agent why. `counts`: as a fault of its node."""
     session.engine.tell_unfit(unfit.check, unfit.measured[:4000], unfit.limit, counts)
     raise SystemExit(EXIT_CODE)
 
@@ -88,14 +88,14 @@ def check_computation() -> None:
 
 
 def _curved() -> int:
-    """What training does besides products; its last bits depend on the CPU, so it is compared with itself."""
+    """The other operations of training. Their last bits depend on the CPU, so two runs are compared."""
     values = torch.linspace(-3, 3, SIZE * SIZE, dtype=torch.float32, device="cpu").view(SIZE, SIZE)
     result = torch.nn.functional.layer_norm(torch.softmax(values @ values.t(), 1).tanh().exp(), [SIZE])
     return int(_engine.digest(*piece(dense(result))))
 
 
 def check_data_plane(several_nodes: bool) -> None:
-    """Raises `Unfit` if what ranks send each other does not arrive: over shared memory, and with nodes over TCP."""
+    """Raises `Unfit` if data between ranks does not arrive: over shared memory, and with several nodes over TCP."""
     for name, tcp in (("shared memory", False), ("TCP", True)):
         if tcp and not several_nodes:
             continue
@@ -105,7 +105,7 @@ def check_data_plane(several_nodes: bool) -> None:
 
 
 def check_gpus() -> None:
-    """Raises `Unfit` if NVIDIA's driver says that a GPU of this machine has broken memory, or is gone."""
+    """Raises `Unfit` if NVIDIA's driver reports that a GPU of this machine has broken memory or is gone."""
     if torch.cuda.device_count() == 0:
         return  # none, or none for this job
     for unfit in _engine.unfit_gpus():
@@ -113,7 +113,7 @@ def check_gpus() -> None:
 
 
 def check_memory() -> None:
-    """Raises `Unfit` if little memory is left, or some of it does not hold what was written."""
+    """Raises `Unfit` if little memory is left, or if some of it does not keep what was written."""
     available = available_bytes()
     if available < MEMORY_BYTES:
         raise Unfit("memory", f"{available >> 20} MiB available", f"{MEMORY_BYTES >> 20} MiB")
@@ -128,7 +128,7 @@ def check_memory() -> None:
 
 
 def available_bytes() -> int:
-    """MemAvailable of this machine; a huge number where it is not told."""
+    """MemAvailable of this machine; a huge number if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""Joining a generation: tell what we hold, hydrate or serve, and go on together."""
+"""Joining a generation: report what we hold, hydrate or serve, and go on together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def join(
     shards: Shards,
     load: Callable[[int], None] | None = None,
 ) -> None:
-    """Takes part in forming the current generation: then all ranks are clean at its version.
+    """Takes part in forming the current generation. Afterwards all ranks are clean at its version.
 
     `load`: fills the state from where it was saved, for when no peer has it.
 
@@ -35,7 +35,7 @@ def join(
     engine = session.engine
     version = engine.version
     if session.carries_state and not shards.wanted:
-        engine.set_state("clean", 0)  # ranks that passed over the previous function hydrate from this one
+        engine.set_state("clean", 0)  # ranks that skipped the previous function hydrate from this one
     session.carries_state = False
     fill, gives, texts = engine.ready(shards.wanted, shards.as_built)
     staged: list[torch.Tensor] = []  # what others may read until the generation formed
@@ -74,7 +74,7 @@ def join(
         raise
     except Exception:
         if fill is not Fill.NOTHING:
-            engine.drop_state()  # leaving puts options back as the last commit here left them: they are not the peer's
+            engine.drop_state()  # leaving restores options as this process's last commit left them, not the peer's
         raise
     finally:
         if staged:
@@ -88,7 +88,7 @@ def join(
             "with the same bits"
         )
     if shards.wanted:
-        shards.copy(version)  # whoever was replaced has no copies elsewhere yet
+        shards.copy(version)  # a replacement has no copies elsewhere yet
 
 
 def _load_saved(load: Callable[[int], None] | None, version: int, sharded: bool) -> None:
@@ -109,10 +109,10 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[tor
     capsule.release([name for name, _, _ in manifest["tensors"]])
     tensors = registry.prepare(manifest["tensors"], manifest["values"], capsule.ids)
     targets = list(tensors.values())
-    # Where a tensor is not dense, its bytes arrive in a stand-in.
+    # A tensor that is not dense receives its bytes in a stand-in.
     stand_ins = [dense(tensor) for tensor in targets]
     session.injector.at("hydrate", engine.version + 1)
-    cuda.synchronize()  # fresh memory may have been somebody's whose kernels still run
+    cuda.synchronize()  # kernels that used this memory before may still be running
     engine.pull([region(tensor) for tensor in stand_ins])
     try:
         with torch.no_grad():

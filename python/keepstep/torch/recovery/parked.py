@@ -1,7 +1,7 @@
 """What a spare does before it parks, so that a recovery need not wait for it.
 
-It makes room for the optimizer's state, with real pages behind it, and uses the kernels and the autograd engine once.
-What `build` returned is exactly as it was afterwards. (A throwaway step of the user's own model comes later.)
+It allocates the optimizer's state, with real pages, and uses the kernels and the autograd engine once. Afterwards the
+result of `build` is exactly as it was. (The rehearsal, a throwaway step of the user's own model, comes later.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from keepstep.torch.state.registry import Registry, parameters_of
 
 
 def get_ready_quietly(registry: Registry) -> None:
-    """`get_ready`, which only saves time: whatever goes wrong there must not cost the job a spare."""
+    """`get_ready`, which only saves time: no error in it may cost the job a spare."""
     try:
         get_ready(registry)
     except Exception:
@@ -26,7 +26,7 @@ def get_ready(registry: Registry) -> None:
     _use_kernels()
     for name, item in registry.objects.items():
         if isinstance(item, Optimizer) and type(item).__module__.startswith("torch.optim."):
-            # Others may communicate in their step, which a process without a rank cannot.
+            # Others may communicate in their step, and a process without a rank cannot.
             _reserve(registry, name, item)
 
 
@@ -54,7 +54,7 @@ def _reserve(registry: Registry, name: str, optimizer: Optimizer) -> None:
                 if isinstance(value, torch.Tensor):
                     registry.reserved[f"{name}/state/{index}/{key}"] = value
     except Exception:
-        registry.reserved.clear()  # an optimizer that wants a closure, or more: its state is made when it is needed
+        registry.reserved.clear()  # an optimizer that needs a closure, or more: its state is made when needed
     finally:
         optimizer.state.clear()
         for group, values in zip(optimizer.param_groups, groups, strict=True):

@@ -1,12 +1,12 @@
-"""A spare's rehearsal: it goes through its first step up to the first ``step.commit`` before it waits for a rank.
+"""A spare's rehearsal: runs its first step up to the first ``step.commit`` before it waits for a rank.
 
-The first step of a process costs more than the ones after it: memory is taken, kernels are chosen, DDP is built,
-``torch.compile`` compiles. A spare pays that before anybody waits for it. It enters the user's function as the last
-rank of the job's world would (never as rank 0, which is the one that writes files), computes at most two micro-batches
-of step 1, and leaves at the commit, as an interruption would make it leave. Nobody answers its collectives
-(`rehearsal_comm`). Then everything it touched is put back, and compared.
+A process's first step costs more than later ones: memory is allocated, kernels are chosen, DDP is built,
+``torch.compile`` compiles. A spare does that before any rank waits for it. It enters the user's function as the last
+rank of the job's world (never as rank 0, which writes files), computes at most two micro-batches of step 1, and leaves
+at the commit, as in an interruption. Its collectives have no peers (`rehearsal_comm`). Then everything it touched is
+restored and compared.
 
-A rehearsal only saves time: whatever goes wrong in it means that the spare waits without one.
+A rehearsal only saves time: if anything goes wrong in it, the spare waits without one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 LIMIT_S = 300  # of a rehearsal; the coordinator waits 600 s for a worker to park
-AGAIN_S = 5  # after the limit, for functions that catch what ends them
-MICRO_BATCHES = 2  # at most: one that accumulates and one that synchronizes
+AGAIN_S = 5  # after the limit, for functions that catch the exception that ends them
+MICRO_BATCHES = 2  # one that accumulates and one that synchronizes
 _SAID = "job/rehearsal/said"
 _SPOILT = "job/rehearsal/spoilt"
 
@@ -58,20 +58,20 @@ class Over(BaseException):
 
 
 class NotWorthIt(Over):
-    """Nothing in the first step of this function is dear enough; said to nobody."""
+    """Nothing in this function's first step is expensive enough; not reported."""
 
 
 @dataclass(frozen=True)
 class Returned:
-    """The function returned before anything in it asked for a rank."""
+    """The function returned before it asked for a rank."""
 
     value: Any
 
 
 def compiles() -> bool:
-    """Whether ``torch.compile`` was called in this process, on whatever."""
+    """Whether ``torch.compile`` was called in this process."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
-    # What it was called with. A private name: where it is gone we know nothing, and a rehearsal does no harm.
+    # A private name: if it is missing we do not know, and a rehearsal does no harm.
     backends: dict[int, Any] = getattr(frames, "cached_backends", {0: True})
     return frames is not None and any(backend is not None for backend in backends.values())
 
@@ -83,17 +83,17 @@ def wanted(session: Session, options: RecoverOptions) -> bool:
     if session.welcome.world < 2:
         return False  # the only rank is rank 0
     if torch.cuda.device_count() > 0 or nccl.available():
-        return False  # GPU memory belongs to the ranks that train, and NCCL without peers was never tried
+        return False  # GPU memory belongs to the ranks that train, and NCCL without peers is untested
     return _count(session, _SPOILT) == 0
 
 
 def rehearse(run: Run, function: Callable[[], Any], options: RecoverOptions) -> Returned | None:
-    """Calls `function`, the first entry, until something needs a rank, and from there as a rehearsal.
+    """Calls `function` for its first entry; once something needs a rank, this becomes a rehearsal.
 
-    What it raises before that is raised here. Afterwards this process is as it was before, and has no rank.
+    Exceptions before that are raised here. Afterwards this process is as before, and has no rank.
 
     Raises:
-        SystemExit: the protected state could not be put back; the process is of no use any more, and has said so.
+        SystemExit: the protected state could not be restored; the process is unusable and has reported it.
     """
     rehearsal = Rehearsal(run, only_compiled=options.rehearse is None)
     run._session.rehearsal = rehearsal
@@ -117,13 +117,13 @@ def rehearse(run: Run, function: Callable[[], Any], options: RecoverOptions) -> 
         if rehearsal.begun:
             rehearsal.leave()
         run._session.rehearsal = None
-    # Here the exception is gone, and with it the frames that hold wrappers and graphs.
+    # The exception is gone here, and so are the frames that hold wrappers and graphs.
     rehearsal.put_back(why)
     return None
 
 
 class Rehearsal:
-    """One, of this process. `begun`: the function runs as a rank that there is not."""
+    """This process's rehearsal. `begun`: the function runs as a rank that does not exist."""
 
     def __init__(self, run: Run, only_compiled: bool) -> None:
         self._run = run
@@ -143,7 +143,7 @@ class Rehearsal:
     # ---- by the session: something asks for a rank ----
 
     def begin(self) -> None:
-        """From here on this process passes for the last rank of the world."""
+        """From here on this process acts as the last rank of the world."""
         self.begun = True
         self._seconds = time.monotonic()
         session = self._session
@@ -154,7 +154,7 @@ class Rehearsal:
         self._injector, session.injector = session.injector, Injector(session, [], listens=False)
         self._variables = _rank_variables(session.welcome.rank_variables, world)
         os.environ.update(self._variables)
-        # What is printed on the way would be there twice.
+        # What it prints would appear twice.
         nothing = self._surroundings.enter_context(open(os.devnull, "w"))
         self._surroundings.enter_context(contextlib.redirect_stdout(nothing))
         self._surroundings.enter_context(contextlib.redirect_stderr(nothing))
@@ -168,7 +168,7 @@ class Rehearsal:
     # ---- by the run ----
 
     def enter(self) -> None:
-        """The function has protected its objects and needs its peers: what is there now is put back later."""
+        """The function has protected its objects and needs its peers: saves what is restored later."""
         if self.entered:
             return
         registry = self._run._registry
@@ -184,12 +184,12 @@ class Rehearsal:
         self.entered = True
 
     def begin_steps(self) -> None:
-        """The loop over steps begins; ends the rehearsal where it would save nothing."""
+        """The loop over steps begins; ends the rehearsal if it would save nothing."""
         if self._only_compiled and not compiles():
             raise NotWorthIt
 
     def host(self) -> RehearsalHost:
-        """Of a process group that the function makes."""
+        """The host of a process group that the function makes."""
         if self._ops is None:
             assert self.assignment is not None
             made = RehearsalCommunicator(self.assignment.rank, self.assignment.world_size)
@@ -198,7 +198,7 @@ class Rehearsal:
         return RehearsalHost(self._ops)
 
     def ask(self, op: str, key: str, value: bytes) -> tuple[bool, bytes]:
-        """The Store of a world without others: a wait is over at once, and a key that they would set is an error."""
+        """The Store of a world without peers: a wait ends at once; a key that peers would set is an error."""
         keys = self._keys
         known = key in keys
         if op == "set":
@@ -227,14 +227,14 @@ class Rehearsal:
     # ---- afterwards ----
 
     def leave(self) -> None:
-        """The function was left: what it sees of the world from here on is real again."""
+        """The function was left: from here on it sees the real world again."""
         self._surroundings.close()
         for name in self._variables:
             os.environ.pop(name, None)
         self._session.injector = self._injector
 
     def put_back(self, why: str | None) -> None:
-        """Everything as it was before; tells the agent how it went, unless it is None, when the process parks."""
+        """Restores everything; when the process parks, tells the agent how it went, unless that is None."""
         run = self._run
         protected = dict(run._registry.objects)
         try:
@@ -264,7 +264,7 @@ class Rehearsal:
             )
 
     def _restore(self) -> dict[str, list[str]]:
-        """Puts the protected state back; what differs all the same, with the protected objects that it is of."""
+        """Restores the protected state; returns what still differs, with the objects it belongs to."""
         if self._snapshot is None:
             return {}
         try:
@@ -301,7 +301,7 @@ class Spoilt:
     objects: list[Any]
 
     def refuse(self, session: Session, fields: dict[str, Any]) -> None:
-        """Ends this process if one of them is protected again: build() returns an object that was made elsewhere."""
+        """Ends this process if one of them is protected again: then build() returns an object made elsewhere."""
         for name, item in fields.items():
             if any(item is spoilt for spoilt in self.objects):
                 what = (
@@ -337,7 +337,7 @@ class RehearsalHost:
 
 
 class _RandomState:
-    """Of torch (all devices in use), random, and numpy where it is imported."""
+    """The random state of torch (all devices in use), random, and numpy if imported."""
 
     def __init__(self) -> None:
         self._torch = torch.get_rng_state()
@@ -357,7 +357,7 @@ class _RandomState:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Any:
-    """Ends a rehearsal that waits for what never comes; user code that sets an alarm itself has its own way."""
+    """Ends a rehearsal that waits for ever, unless user code sets an alarm itself."""
 
     def over(*_: Any) -> NoReturn:
         raise Over(f"it took longer than {seconds:g} s")
@@ -373,7 +373,7 @@ def _alarm(seconds: float) -> Any:
 
 @contextlib.contextmanager
 def _memory_limit() -> Any:
-    """Nothing in a rehearsal may take more memory than there is: such a wish fails, and the machine goes on."""
+    """Makes allocations beyond the available memory fail in a rehearsal, to protect the machine."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         mine = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
@@ -400,8 +400,8 @@ def _rank_variables(names: list[str], world: int) -> dict[str, str]:
 
 
 def _same(mine: Any, before: Any) -> bool:
-    """Whether two values of a state are equal; a number that its object keeps as float32 (a GradScaler does, once it
-    was used) may be rounded to it."""
+    """Whether two values of a state are equal. A number that its object stores as float32 (a GradScaler does, once
+    used) may be rounded."""
     if isinstance(mine, float) and isinstance(before, float) and mine != before:
         with contextlib.suppress(OverflowError):
             return struct.pack("<f", mine) == struct.pack("<f", before)

@@ -1,8 +1,7 @@
 """Object collectives of a process that rehearses.
 
-torch sends the sizes of pickles first, into memory that is not initialized. Nothing comes there, so whoever receives
-would allocate whatever it finds and unpickle it. Here every list stays as this rank has it: that is what it would get
-if its peers sent what it sends.
+torch first sends the sizes of pickles, into uninitialized memory. Nothing arrives, so a receiver would allocate a
+random size and unpickle garbage. Here every list stays as this rank has it: as if all peers sent what it sends.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _STAND_INS: dict[str, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def answered() -> Iterator[None]:
-    """Puts the stand-ins in the place of torch's functions, in every module that has them under some name."""
+    """Replaces torch's functions by the stand-ins, in every module that has them under any name."""
     stand_ins = {id(getattr(dist, name)): stand_in for name, stand_in in _STAND_INS.items() if hasattr(dist, name)}
     replaced: list[tuple[dict[str, Any], str, Any]] = []
     for module in list(sys.modules.values()):

@@ -1,1 +1,1 @@
-"""Sums whose bits do not depend on the number of ranks, and what is made of them: gradient norms, the step's loss."""
+"""Sums whose bits do not depend on the number of ranks, and their uses: gradient norms, the step's loss."""

@@ -1,8 +1,8 @@
 """Sums whose bits do not depend on the number of ranks: ``keepstep.reduce``.
 
-A step has M leaves (micro-batches), numbered over all ranks. Each rank adds up its own contiguous run of them and hands
-in the sums of whole subtrees; every element is added in the order of one tree over all M leaves, so the result is the
-same bit for bit whoever owned which leaves: docs/design/reproducible.md.
+A step has M leaves (micro-batches), numbered over all ranks. Each rank adds up its own contiguous run of them and
+contributes the sums of whole subtrees. Every element is added in the order of one tree over all M leaves, so the result
+has the same bits however the leaves are divided: docs/design/reproducible.md.
 
     sums = keepstep.reduce.Sum(like=gradient)
     sums.begin(leaves=16, run=keepstep.reduce.share(16))
@@ -77,7 +77,7 @@ class Sum:
         self._engine_sum = _engine.CanonicalSum(like.numel(), dtype_number(like.dtype, "keepstep.reduce"))
 
     def begin(self, leaves: int, run: range | None = None) -> None:
-        """Begins anew: this rank will add leaves `run` of `leaves` (default: its even share in the world)."""
+        """Starts over: this rank will add leaves `run` of `leaves` (default: its even share in the world)."""
         run = share(leaves) if run is None else run
         self._engine_sum.begin(leaves, run.start, run.stop)
         self.leaves = leaves
@@ -105,7 +105,7 @@ class Sum:
     def add_part(self, offset: int, values: torch.Tensor | None, count: int) -> None:
         """Elements [offset, offset + count) of the current leaf, in row-major order; None: zeros.
 
-        Once each element of a leaf was given the next leaf is the current one.
+        After each element of a leaf was given, the next leaf is current.
         """
         source = None if values is None else dense(values.detach())
         self._engine_sum.add(offset, 0 if source is None else piece(source)[0], count)
@@ -141,8 +141,8 @@ class Sum:
         """The sum over all leaves of all ranks, divided by the sum of all ranks' weights unless that is 0.
 
         A collective: all ranks of `group` call it, and their runs make up the tree. `out`: where to put it (dense).
-        With `async_op` the answer is a Work (None in a world of one, where it is complete), and neither this object nor
-        `out` may be used before it is complete. An interruption cuts it short: zeros.
+        With `async_op` it returns a Work (None in a world of one, where it is complete), and neither this object nor
+        `out` may be used before that is complete. An interruption cuts it short: zeros.
         """
         if not self.complete:
             raise KeepstepError(
@@ -179,7 +179,7 @@ class Sum:
 
 
 def tree_sum(leaves: Iterable[torch.Tensor], divisor: int = 0) -> torch.Tensor:
-    """What any number of ranks gets for these leaves, in this process alone; divided by `divisor` unless it is 0."""
+    """What any number of ranks gets for these leaves, computed here alone; divided by `divisor` unless that is 0."""
     tensors = list(leaves)
     if not tensors:
         raise ValueError("keepstep.reduce: a tree has at least one leaf")

@@ -1,7 +1,7 @@
-"""What a recoverable function returned, for processes that come when it is over: they pass over it.
+"""What a recoverable function returned, for processes that start after it ended: they skip it.
 
-They get what rank 0 returned. Plain data travels as JSON. A `State` travels by its name: a process that passes over the
-function builds it there as all others did, and its values come from peers once the next function protects it.
+They get what rank 0 returned. Plain data is sent as JSON, a `State` by its name: a process that skips the function
+builds the state as all others did, and gets its values from peers once the next function protects it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def encode(value: Any, states: Mapping[str, State]) -> str:
     """JSON. `states`: what `run.setup` built without a rank, by name.
 
     Raises:
-        KeepstepError: `value` holds something that cannot be had in another process.
+        KeepstepError: `value` holds something that another process cannot have.
     """
     text = json.dumps(_written(value, states))
     if len(text) > MAX_BYTES:
@@ -62,15 +62,15 @@ def _read(written: Any, state: Callable[[str], State]) -> Any:
 
 
 class Returned:
-    """Of the function that this process is in, or was in last."""
+    """The returned value of the function that this process is in, or was in last."""
 
     def __init__(self, session: Session, function: Callable[..., Any]) -> None:
         self._session = session
         self._name = getattr(function, "__name__", "the training function")
-        self._error = ""  # why a process that comes later cannot have it
+        self._error = ""  # why a later process cannot have it
 
     def tell(self, value: Any, states: Mapping[str, State]) -> None:
-        """On all ranks, before the function is over on any."""
+        """Publishes the value. Called on all ranks, before the function is over on any."""
         self._error = ""
         try:
             text = encode(value, states)
@@ -91,7 +91,7 @@ class Returned:
 
 
 def of_function_that_is_over(session: Session) -> str:
-    """What the function returned that this process passes over."""
+    """What the function that this process skips returned."""
     _, _, ok, value = session.store("get", session.key("returned"), ends_with_generation=False)
     if not ok:
         raise KeepstepError("the job has lost what a recoverable function returned that is over")

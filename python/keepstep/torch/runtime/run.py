@@ -67,7 +67,7 @@ MAX_LOG_BYTES = 100_000
 
 
 def _interruptible(call: Callable[[], T]) -> T:
-    """`call`, of the engine: where the generation ends in it, that leaves the function as an `Interruption`."""
+    """Runs `call` of the engine. If the generation ends in it, raises `Interruption`."""
     try:
         return call()
     except _engine.Interrupted as interrupted:
@@ -75,7 +75,7 @@ def _interruptible(call: Callable[[], T]) -> T:
 
 
 def _before_forward(module: torch.nn.Module) -> None:
-    """Of the run that this process is in now: a module may come from a function before."""
+    """Asks the current run: a module may come from an earlier function."""
     run = current()
     if isinstance(run, Run):
         run._guards.before_forward(module, run._in_step)
@@ -105,9 +105,9 @@ class Run:
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
         self._capsule: Capsule | None = None
         self._states: dict[str, State] = {}  # what run.setup built, by name
-        self._states_of_rank: set[str] = set()  # the names of those that need a rank to be built
+        self._states_of_rank: set[str] = set()  # names of those that need a rank to be built
         self._set_up: set[str] = set()  # their names, in this entry
-        self._spoilt: rehearsal.Spoilt | None = None  # by the rehearsal of this process
+        self._spoilt: rehearsal.Spoilt | None = None  # by this process's rehearsal
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
             raise KeepstepError(
                 "recoverable(redundancy=Parity(...)): this job is elastic (--nnodes MIN:MAX or --min-replicas), and "
@@ -116,7 +116,7 @@ class Run:
         self._shards = self._no_shards()
         self._checkpoints: CheckpointManager | None = None
         self._save_settings: checkpoint_settings.Settings = {}  # of run.checkpoint; empty: not called
-        self._assigned = False  # the entry begins with the assignment that is there already
+        self._assigned = False  # the entry starts with the assignment that has already arrived
         session.capsule_ids = self._capsule_ids
         self._store: object | None = None  # of the process group that ddp() made
         self._world = nccl_world.WorldConnection(session)
@@ -133,7 +133,7 @@ class Run:
         self._guards = Guards(session, self._committed, self._commit, lambda: self._capsule)
         self._registry.beside = self._committed
         replicas.around_wrap = self._committed.as_wrapped
-        self._entering = False  # left, and put back; the entry has not come to what needs peers yet
+        self._entering = False  # left, and put back; the entry has not yet reached what needs peers
         self._first_loop = True  # of this entry
         self._left_by_break = False  # the newest loop was left by `break`, after a commit
         self._evaluations = Evaluations(self)
@@ -146,17 +146,17 @@ class Run:
 
     @property
     def _step_now(self) -> int:
-        """The step this process computes right now, or evaluates after its commit; 0 outside of one."""
+        """The step that this process is computing, or evaluating after its commit; 0 outside one."""
         return self._evaluations.step or (0 if self._step is None else self._step.number)
 
     @property
     def _step_committed(self) -> bool:
-        """Whether that step was committed before what runs now."""
+        """Whether that step is already committed."""
         return self._evaluations.step > 0 or (self._step is not None and self._step.committed)
 
     @property
     def _in_step(self) -> bool:
-        """Whether it computes a step that is not committed yet."""
+        """Whether it is computing a step that is not committed yet."""
         step = self._step
         return step is not None and not step.committed
 
@@ -172,7 +172,7 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """This process's rank. Asking for it in ``build`` is an error: a rank comes later."""
+        """This process's rank. Asking for it in ``build`` is an error: the rank is not known yet."""
         return self._assignment("run.rank").rank
 
     @property
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def generation(self) -> int:
-        """Counts memberships from 1; each fault makes a new one."""
+        """The generation's number, from 1; each fault starts a new one."""
         return self._assignment("run.generation").generation
 
     @property
@@ -195,12 +195,12 @@ class Run:
 
     @property
     def entry(self) -> Entry:
-        """Why this entry of the function happened."""
+        """Why the function was entered this time."""
         return Entry(self._assignment("run.entry").entry)
 
     @property
     def because(self) -> str:
-        """The same as a sentence, from the coordinator."""
+        """The same as a sentence of the coordinator."""
         return self._assignment("run.because").because
 
     @property
@@ -225,12 +225,12 @@ class Run:
         Call it in every entry, before the first thing that needs peers. A second state needs a `name`; its fields are
         protected as ``name.field``.
 
-        Normally ``build`` runs before this process has a rank, and must not ask for one: spares run it ahead.
+        Normally ``build`` runs before this process has a rank, and must not ask for one: spares run it in advance.
 
         With `with_rank`, ``build`` runs when the process has a rank: for libraries that want a process group before
         they build a model. The process group is there, and ``run.rank`` and ``run.world_size`` are known.
-        **Collectives in it are not carried out**, because a replacement builds alone; make the same values on all ranks
-        from the seed, and load weights from a file. A recovery then waits for ``build``.
+        **Collectives in it do nothing**, because a replacement builds alone. Derive the same values on all ranks from
+        the seed, and load weights from a file. A recovery then waits for ``build``.
 
         With `sharded` (which includes `with_rank`) ranks hold different parts: meshes, ``fully_shard``,
         ``parallelize_module``. The state is copied in every step, or protected by parity (`RecoverOptions.redundancy`).
@@ -238,7 +238,7 @@ class Run:
         it. Stages and schedules of ``torch.distributed.pipelining`` begin every entry as they were built.
 
         Raises:
-            KeepstepError: a field cannot be carried to another process; a second state without a name.
+            KeepstepError: a field cannot be sent to another process; a second state has no name.
         """
         if name in self._set_up:
             which = f"'{name}'" if name else "without a name"
@@ -277,7 +277,7 @@ class Run:
         for each, item in fields.items():
             self._registry.add(each, item)
         fsdp.check_can_recover(self._registry.modules())
-        self._registry.check_carried()  # what cannot be carried is named now, not at the first fault
+        self._registry.check_carried()  # what cannot be sent is reported now, not at the first fault
 
     def _build(self, build: Callable[[], State], name: str) -> State:
         self._session.injector.at("build", self.version + 1)
@@ -313,18 +313,18 @@ class Run:
     def checkpoint(
         self, *destinations: Destination | str | os.PathLike[str], memory_every_steps: int | None = None
     ) -> None:
-        """Saves the protected state to each of up to 8 destinations while training goes on; and begins with the newest.
+        """Saves the protected state to up to 8 destinations while training goes on, and starts from the newest.
 
         Call it in every entry, with the same arguments, after ``run.setup`` and before ``run.ddp``. The first entry
-        of a job begins with the newest complete checkpoint that any destination has: ``run.version`` is its step. The
-        last step is saved as well, and the one after which a job stops because of a notice. The files are DCP
+        of a job starts from the newest complete checkpoint at any destination: ``run.version`` is its step. The
+        last step is saved as well, and so is the step after which a notice stops the job. The files are DCP
         checkpoints; ``keepstep ckpt`` lists and checks them.
 
         Args:
             destinations: a `Destination`, or its URL alone.
             memory_every_steps: 1: the agents keep copies of replicated state as well, after each step, so that it
                 survives the death of all workers at once. They always do so for sharded state; with a larger number
-                only after steps that it divides, and when a generation begins: then a lost shard takes all ranks back
+                only after steps that it divides, and when a generation begins: then a lost shard sets all ranks back
                 to the newest of these. The same on all ranks. None: 1 for sharded state, none of other state.
 
         Raises:
@@ -365,15 +365,15 @@ class Run:
     def ddp(
         self, model: torch.nn.Module, *, reproducible: bool = False, **options: Any
     ) -> DistributedDataParallel | Replicate:
-        """DistributedDataParallel around `model`, over keepstep's backend, and over NCCL for what is on a GPU.
+        """Wraps `model` in DistributedDataParallel, over keepstep's backend, and over NCCL for tensors on a GPU.
 
         `options` go to DistributedDataParallel.
 
         Call it in every entry: the wrapper belongs to the generation, the model is kept. Gradients are views into DDP's
         buckets unless ``gradient_as_bucket_view=False``.
 
-        With `reproducible`: `keepstep.torch.Replicate` instead, which `options` then go to. Gradients, ``step.loss``
-        and random numbers have the same bits for every number of ranks; what cannot be so is refused.
+        With `reproducible`, wraps it in `keepstep.torch.Replicate` instead, which then gets `options`. Gradients,
+        ``step.loss`` and random numbers then have the same bits for every number of ranks; what cannot is refused.
         """
         self._form("run.ddp")
         if not self._registry.protects_some_of(model):
@@ -388,7 +388,7 @@ class Run:
         if not dist.is_initialized():
             from keepstep.torch.distributed.store import GenerationStore
 
-            self._store = GenerationStore(self._session)  # torch holds it, but only as C++ sees it
+            self._store = GenerationStore(self._session)  # torch holds it, but only as a C++ object
             backend = "keepstep"
             options: dict[str, Any] = {}
             if self._registry.cuda_devices():
@@ -414,23 +414,23 @@ class Run:
         position: torch.Tensor | None = None,
         mesh: DeviceMesh | None = None,
     ) -> Iterator[Step]:
-        """The steps that this job has still to make, from the last committed one to `last_step`.
+        """The steps that this job still has to make, from the last committed one to `last_step`.
 
         Args:
-            dataset: map-style; sample i is ``dataset[i]``. Or what `keepstep.data.cached` made of a loader: each of its
-                batches is one micro-batch, and order and collating are the loader's.
-            global_batch: samples per step over all ranks. A number: constant whatever the world size. Or what
-                ``keepstep.scale_config(...).value("global_batch")`` says; then `position` is needed.
+            dataset: map-style; sample i is ``dataset[i]``. Or the result of `keepstep.data.cached(loader)`: each of its
+                batches is one micro-batch, in the loader's order and collated by it.
+            global_batch: samples per step over all ranks. A number: the same for every world size. Or
+                ``keepstep.scale_config(...).value("global_batch")``; then `position` is needed.
             micro_batch: samples per forward; must divide `global_batch`. A number, or by world size, too.
             last_step: the number of the last step, counted over the whole job.
-            shuffle: another order each epoch, from the job's seed; else the dataset's own.
-            collate: a list of samples to a batch; default: ``dataset.make_batch(numbers)`` where there is one, else
+            shuffle: a different order each epoch, from the job's seed; else the dataset's own order.
+            collate: turns a list of samples into a batch; default: ``dataset.make_batch(numbers)`` if it exists, else
                 torch's default_collate.
             position: how many samples the committed steps have taken: an int64 tensor of one element, in main memory,
-                a field of the state. Each commit moves it on; training begins where it
-                stands. None: the steps so far times `global_batch`.
-            mesh: of the ranks among which the samples are divided, one-dimensional: the data-parallel part of a mesh
-                that has others (``mesh["dp"]``). Ranks at the same place of it get the same samples and random numbers.
+                a field of the state. Each commit advances it; training continues
+                from it. None: the steps so far times `global_batch`.
+            mesh: a one-dimensional mesh of the ranks that share the samples: the data-parallel part of a larger mesh
+                (``mesh["dp"]``). Ranks with the same coordinate in it get the same samples and random numbers.
                 None: all ranks.
 
         Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
@@ -484,7 +484,7 @@ class Run:
             try:
                 yield step
             except GeneratorExit:
-                if self._step is step:  # left by `break`; after an interruption the loop is another one by now
+                if self._step is step:  # left by `break`; after an interruption this is another loop
                     self._engine.leave_loop()
                     self._left_by_break = step.committed
                 raise
@@ -495,7 +495,7 @@ class Run:
                 self._guards.changed_late(number)
         self._engine.leave_loop()
         self._step = None
-        if self.version == last_step:  # else this loop was over before this entry
+        if self.version == last_step:  # else this loop ended before this entry
             self._save_last()
 
     def _next_step(self, last_step: int) -> NextStep:
@@ -517,16 +517,16 @@ class Run:
             self._evaluations.resume(self.version)
 
     def _save_last(self) -> None:
-        """At the end of the loop: what was not saved yet, and until it is."""
+        """At the end of the loop: saves what was not saved yet, and waits for it."""
         checkpoints = self._checkpoints
         if checkpoints is None or self.rehearsing:
             return
-        self._guards.changed("the last checkpoint found it")  # no commit follows that would
+        self._guards.changed("the last checkpoint found it")  # no further commit would do it
         with self.slow("the last checkpoint"):
             checkpoints.save_last(self.version, self._capsule_ids())
 
     def _tell_useful(self, ranks: int, sizes: list[int]) -> None:
-        """Each rank needs a micro-batch of its own: an elastic job grows no further. `sizes`: only so many ranks."""
+        """Each rank needs its own micro-batch, which limits an elastic job's growth. `sizes`: usable world sizes."""
         if self.rank == 0 and not self.rehearsing and self._useful != (ranks, sizes):
             self._useful = (ranks, sizes)
             self._session.engine.tell_useful(ranks, sizes)
@@ -602,9 +602,9 @@ class Run:
         return FLAG_VETO
 
     def _vote(self, flags: int) -> int:
-        """The flags of all ranks: the step counts. Raises if it does not."""
+        """Votes and returns the flags of all ranks. Raises if the step does not count."""
         if broken := self._engine.broken_link():
-            raise RuntimeError(broken)  # what failed with it may be in the gradients, so no vote for them
+            raise RuntimeError(broken)  # the failure may have spoilt the gradients, so no vote for them
         if self._cuda_devices:
             cuda.settle(self._cuda_devices, nccl.backends())
         if self._checkpoints is not None:
@@ -612,12 +612,12 @@ class Run:
         return _interruptible(functools.partial(self._engine.vote, flags))
 
     def _move_on(self) -> None:
-        """With the update, so that a step that is redone takes its samples again, and one that counts never does."""
+        """Runs with the update, so a redone step takes the same samples again, and a committed one never does."""
         if self._position is not None and self._step is not None:
             self._position += self._step.global_batch
 
     def _log(self, number: int, values: dict[str, Any]) -> None:
-        """`Step.log`, and that of a step that is evaluated."""
+        """`Step.log`, also during an evaluation."""
         if number != self._step_now:
             raise KeepstepError(f"step {number} is over; call step.log before the next step begins")
         text = log_values.object_text(values)
@@ -628,11 +628,11 @@ class Run:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Puts back everything protected at the end of the section, bit for bit, however it is left.
+        """Restores everything protected at the end of the section, bit for bit, however it is left.
 
-        For what changes protected state for a while: averaged weights that are swapped in, a schedule-free optimizer's
-        ``eval()``. Values and memory of tensors, modes, ``requires_grad``, the optimizers' options are as they were
-        before. Costs as much memory as the protected state takes. No ``step.commit`` in it.
+        For temporary changes of protected state: averaged weights that are swapped in, a schedule-free optimizer's
+        ``eval()``. Tensors keep their memory and get their values back, and so do modes, ``requires_grad`` and the
+        optimizers' options. Needs as much memory as the protected state. Do not call ``step.commit`` in it.
 
         Raises:
             KeepstepError: protected state was changed before the section.
@@ -642,7 +642,7 @@ class Run:
             if self._session.formed and not self.rehearsing and (self._step is None or self._step.committed):
                 self._guards.outside_of_a_step(self._first_loop)
         if self._shards.wanted and self._session.formed and not self.rehearsing:
-            self._shards.wait(self.version)  # what is copied after a commit must not change meanwhile
+            self._shards.wait(self.version)  # what is being copied after a commit must not change
         if self._checkpoints is not None:
             self._checkpoints.wait_copied()
         self._guards.borrowed += 1
@@ -659,25 +659,25 @@ class Run:
                 if put_back():
                     self._committed.record(manner=False)
                 else:
-                    self._engine.drop_state()  # half of it was put back
+                    self._engine.drop_state()  # only half of it was restored
 
     def evaluate(self, function: Callable[[CommittedStep], Any], *, every_steps: int) -> None:
-        """Calls ``function(step)`` on all ranks after each committed step whose number `every_steps` divides.
+        """Calls ``function(step)`` on all ranks after every committed step that `every_steps` divides.
 
-        A call that was interrupted on any rank is made again on all ranks, as soon as the function was entered again;
-        one that ended on all ranks is not. Afterwards modules are in the modes that they were in before the call. Call
-        it in every entry, before ``run.steps``; several functions are called in that order. A ``break`` right after
-        ``step.commit`` skips the calls of that step.
+        A call that was interrupted on any rank is repeated on all ranks, as soon as the training function is entered
+        again; one that ended on all ranks is not. Afterwards modules have the modes from before the call. Call
+        `evaluate` in every entry, before ``run.steps``; several functions are called in that order. A ``break`` right
+        after ``step.commit`` skips the calls of that step.
         """
         self._evaluations.add(function, every_steps)
 
     @contextmanager
     def slow(self, what: str) -> Iterator[None]:
-        """Marks a section that may take this rank much longer than a step, while others may wait for it.
+        """Marks a section that may take much longer than a step on this rank, while others wait for it.
 
-        Within ``with run.slow("evaluation"):`` this rank is never taken for hung. What all ranks do alike needs no
-        mark, however long it takes; what only some do does, unless it is in `once`. `what` is for whoever reads the
-        script.
+        Within ``with run.slow("evaluation"):`` this rank is never considered hung. What all ranks do alike needs no
+        mark, however long it takes. What only some of them do needs one, unless `once` calls it. `what` is for the
+        reader of the script.
         """
         if not what:
             raise KeepstepError('run.slow: say what takes long, as in run.slow("evaluation")')
@@ -688,10 +688,10 @@ class Run:
             self._engine.slow(-1)
 
     def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
-        """Calls `function` on the first rank that gets here, once in the whole job, whatever is re-entered.
+        """Calls `function` on the first rank that gets here, once in the whole job, however often it is re-entered.
 
-        Returns its result there and None elsewhere; the others do not wait. If that process dies in the middle the call
-        is not repeated. Like a section of `slow` it may take long.
+        Returns its result there and None elsewhere; the others do not wait. If that process dies during the call,
+        the call is not repeated. It may take long, like a section of `slow`.
         """
         if self.rehearsing or self._session.passing:
             return None
@@ -704,7 +704,7 @@ class Run:
 
     @property
     def notice(self) -> str | None:
-        """Why the job stops after the step that was just committed; None: it goes on. The same on all ranks.
+        """Why the job stops after the step that was just committed; None if it goes on. The same on all ranks.
 
         A notice is a signal to a launcher: SIGUSR1, under Slurm also SIGTERM.
         """
@@ -713,22 +713,22 @@ class Run:
         return self._engine.notice() or "a notice came to another node"
 
     def on(self, event: Literal["interrupt", "notice", "resize", "finish"], function: Callable[..., Any]) -> None:
-        """Calls `function` at an event. Call it in every entry; several functions are called in that order.
+        """Calls `function` at an event. Call this in every entry; several functions are called in that order.
 
-        - ``"interrupt"``: after a fault made this process leave the training function; with the reason, one line.
+        - ``"interrupt"``: after a fault made this process leave the training function; gets the reason, one line.
         - ``"notice"``: on every rank after the last step of a job that a notice stops. The place to save: all ranks
-          hold the same ``run.version``, and peers can be reached. Then the job ends with exit code 75, and what follows
-          the loop does not run. If a fault comes meanwhile, all ranks do one more step and call it again.
-        - ``"resize"``: in each process that continues in another world, before its next entry, with the numbers of
-          ranks before and now (equal if the world changed back before a step was done). Peers cannot be reached yet.
-          What it does to options of optimizers holds, also on processes that join. Most loops need nothing:
-          ``run.steps`` hands out the new split.
+          hold the same ``run.version``, and peers can be reached. Then the job ends with exit code 75; the code after
+          the loop does not run. If a fault happens meanwhile, all ranks do one more step and call it again.
+        - ``"resize"``: in each process that continues in another world, before its next entry; gets the old and the new
+          number of ranks (equal if the world changed back before a step was done). Peers cannot be reached yet. Its
+          changes to optimizers' options last, also on processes that join. Most loops need nothing: ``run.steps``
+          hands out the new split.
         - ``"finish"``: on every rank once all ranks returned from the training function.
         """
         self._hooks.add(event, function)
 
     def _stop_on_notice(self) -> None:
-        """Leaves the loop for good, with all other ranks. Does not return."""
+        """Leaves the loop for good, together with all other ranks. Does not return."""
         self._engine.leave_loop()
         self._step = None
         self._save_last()
@@ -744,7 +744,7 @@ class Run:
         _interruptible(self._engine.pause)
 
     def _leave_shard(self) -> None:
-        """Before the world changes: what this rank holds alone is safe on a node that stays."""
+        """Before the world changes: makes sure that what only this rank holds is on a node that stays."""
         if self._shards.wanted:
             self._shards.wait(self.version)
             self._engine.leave_shard(self.version)
@@ -753,7 +753,7 @@ class Run:
         return Shards(self._session, self._registry, self._options.redundancy)
 
     def _divide_anew(self) -> None:
-        """Sharded state is divided otherwise from now on: everything is built again, and gets its part of the state."""
+        """Sharded state is divided in a new way from now on: builds everything again and moves the state into it."""
         self._states.clear()
         self._set_up.clear()
         self._hooks.clear()
@@ -768,12 +768,12 @@ class Run:
         if self._checkpoints is not None:
             self._checkpoints.forget()
         self._engine.let_go()
-        gc.collect()  # modules hold themselves by their hooks, and what was their memory is needed now
+        gc.collect()  # modules keep themselves alive through their hooks, and their memory is needed now
 
     # ---- sharded state ----
 
     def shard_counts(self) -> ShardCounts:
-        """What the copies of this rank's shard have cost, in this generation."""
+        """What the copies of this rank's shard have cost in this generation."""
         return ShardCounts(*self._engine.shard_counts())
 
     def _capsule_ids(self) -> set[int]:
@@ -786,7 +786,7 @@ class Run:
             raise Interruption("the generation ended")
 
     def _form(self, what: str) -> None:
-        """Joins the generation if this process has not yet: waits for a rank, and for the state."""
+        """Joins the generation if this process has not yet: waits for a rank and for the state."""
         if self._session.formed or self._session.building_with_rank:
             if self._entering and self._session.formed:
                 self._entering = False
@@ -815,7 +815,7 @@ class Run:
             parked.get_ready_quietly(self._registry)
 
     def _join(self) -> None:
-        """Joins the current generation, or a newer one if it is interrupted meanwhile."""
+        """Joins the current generation, or a newer one if this one is interrupted."""
         from keepstep.torch.distributed.hosts import communication
 
         if self._capsule is None:
@@ -867,7 +867,7 @@ class Run:
             )
 
     def _began_with(self, version: int) -> int:
-        """The step that the job was started with; `version` where this process is the first to ask."""
+        """The step from which the job started; `version` if this process is the first to ask."""
         pair = f"0:{version}".encode()
         answered, _, _, value = self._session.store(
             "compare_set", self._session.key("began"), pair, ends_with_generation=False
@@ -879,20 +879,20 @@ class Run:
         self._leave_peers(keep_world=self._store is not None)
         self._call_users_hooks(reason)
         self._session.injector.at("recovery", self.version + 1)
-        self._committed.left()  # before functions of "resize": what they do to options is meant
+        self._committed.left()  # before functions of "resize": their changes to options are meant to last
         if not self._assigned:
             self._next_assignment()
         else:
-            gc.collect()  # the function was left only now, and with it what it held
+            gc.collect()  # the function was left only now, with all that it held
         self._assigned = False
         if self._joined:
             self._entering = True
             self._guards.left()
-            self._join()  # at once, whatever the function does first; else it has still to protect its state
+            self._join()  # at once, whatever the function does first; else it still has to protect its state
         self._hooks.clear()  # the next entry brings its own
 
     def _leave_peers(self, keep_world: bool) -> None:
-        """Ends what this generation had. `keep_world`: the world's process group stays, where it can."""
+        """Ends what belonged to this generation. `keep_world`: keep the world's process group, where possible."""
         from keepstep.torch.distributed.hosts import communication
 
         nccl.leave()
@@ -905,11 +905,11 @@ class Run:
         self._drop_generation(keep_world and stays)
 
     def _next_assignment(self) -> bool:
-        """Waits for it. True: the function has to be entered before this process joins, to build anew."""
+        """Waits for it. True: the function must be entered before this process joins, to build again."""
         self._session.next_assignment()
         moved = self._engine.moved
         if moved.regroup:
-            # torch keeps a group's rank and size from when it was made: DDP divides by that, and scripts believe it.
+            # torch keeps a group's rank and size from its creation: DDP divides by that size, and scripts trust it.
             replicas.groups_away(keep_world=False)
         if moved.put_back:
             self._committed.put_back()
@@ -920,7 +920,7 @@ class Run:
         return moved.rebuild
 
     def _drop_generation(self, keep_world: bool) -> None:
-        """The function was left: nothing of this entry may show in the next one. The communicator is gone already."""
+        """The function was left: nothing of this entry may show in the next one. The communicator is already gone."""
         self._step = None
         self._position = None
         self._set_up.clear()
@@ -934,7 +934,7 @@ class Run:
         self._registry.drop_gradients()
         for item in self._registry.objects.values():
             if isinstance(item, torch.amp.GradScaler):
-                # An unscale_ of the interrupted step must not count in its repetition.
+                # An unscale_ of the interrupted step must not count in its redo.
                 item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
 
     def _call_users_hooks(self, reason: str) -> None:
@@ -945,7 +945,7 @@ class Run:
                 self._options.health_check()
             except Exception as error:
                 traceback.print_exc()
-                raise SystemExit(1) from error  # this process is not fit: it ends, and is replaced
+                raise SystemExit(1) from error  # this process is unhealthy: it ends and is replaced
 
     def _returned(self) -> None:
         """The function returned on this rank; it joins now if nothing in it needed peers."""
@@ -954,11 +954,11 @@ class Run:
             self._save_last()
 
     def _states_without_rank(self) -> dict[str, State]:
-        """What any process can build."""
+        """The states that any process can build."""
         return {name: state for name, state in self._states.items() if name not in self._states_of_rank}
 
     def _leave_for_good(self) -> None:
-        """The function is over, and another one begins."""
+        """The function is over; another one begins."""
         self._leave_peers(keep_world=False)
         self._hooks.clear()
         self._commit.close()

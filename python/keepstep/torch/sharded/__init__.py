@@ -1,1 +1,1 @@
-"""State of which each rank holds a part: its copies and layout, a new division of it, what FSDP2 and pipelines keep."""
+"""State of which each rank holds a part: its copies, layout and resharding, and what FSDP2 and pipelines keep."""

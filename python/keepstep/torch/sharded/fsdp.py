@@ -1,4 +1,4 @@
-"""FSDP2's own state around the parameters of a model. It is only looked for once it is imported."""
+"""FSDP2's own state around a model's parameters. Only searched for if FSDP2 is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _fsdp() -> Any:
 
 
 def fsdp_modules(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
-    """Those parts of `modules` that ``fully_shard`` was called on."""
+    """The parts of `modules` that ``fully_shard`` was called on."""
     fsdp = _fsdp()
     if fsdp is None:
         return
@@ -27,7 +27,7 @@ def fsdp_modules(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
 
 
 def check_can_recover(modules: Iterable[torch.nn.Module]) -> bool:
-    """Whether there is FSDP2 in `modules`. Raises where this torch cannot leave a step of it in the middle."""
+    """Whether `modules` use FSDP2. Raises if this torch cannot leave a step of it in the middle."""
     found = next(fsdp_modules(modules), None)
     if found is not None and not hasattr(found, "reset_iter_state"):
         raise KeepstepError(
@@ -38,19 +38,19 @@ def check_can_recover(modules: Iterable[torch.nn.Module]) -> bool:
 
 
 def reset_iteration(modules: Iterable[torch.nn.Module]) -> None:
-    """After a step that was left in the middle: nothing of it is left in FSDP2, all parameters are sharded."""
+    """After a step that was left in the middle: removes its traces from FSDP2, so all parameters are sharded."""
     for part in fsdp_modules(modules):
         state = part._get_fsdp_state()
         if state._is_root:
             part.reset_iter_state()
             if getattr(state._state_ctx, "manual_backward_finalization", False):
-                # What the schedule of a pipeline sets at the beginning of a step, and puts back at its end.
+                # What a pipeline's schedule sets at the start of a step and restores at its end.
                 part.set_manual_backward_finalization(False)
                 part.set_requires_gradient_sync(True)
                 part.set_reshard_after_backward(True)
 
 
 def reshard(modules: Iterable[torch.nn.Module]) -> None:
-    """Parameters that a forward without backward left whole become shards again."""
+    """Shards parameters again that a forward without backward left whole."""
     for part in fsdp_modules(modules):
         part.reshard()

@@ -1,7 +1,7 @@
-"""What a copy of sharded state consists of: worked out once, and from then on only looked at whether it still holds.
+"""What a copy of sharded state consists of: determined once, and from then on only checked to be still valid.
 
-To walk a model, its optimizer and their DTensors takes milliseconds; to see that the same tensors lie where they did
-takes a fraction of one. What changes from step to step (learning rates, counters) is taken anew every time.
+Walking a model, its optimizer and their DTensors takes milliseconds; checking that the same tensors are where they
+were takes a fraction of one. What changes from step to step (learning rates, counters) is read every time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel()
 
 
-# After every step, and the training thread waits: no loop of the interpreter's over all tensors.
+# Runs after every step while the training thread waits, so no Python loop over all tensors.
 _local = attrgetter("_local_tensor")
 _values = methodcaller("values")
 
@@ -47,10 +47,10 @@ def _contents(holders: list[Any]) -> tuple[list[int], list[int]]:
 
 
 class ShardLayout:
-    """The tensors of a copy, in order, and the part of its text that stays.
+    """The tensors of a copy, in order, and the constant part of its text.
 
     Attributes:
-        tensors: what is copied; held as long as this is. Those that are not dense are copied through stand-ins.
+        tensors: what is copied; kept alive by this object. Those that are not dense are copied through stand-ins.
         regions: of the dense ones.
     """
 
@@ -70,7 +70,7 @@ class ShardLayout:
                     [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
                     for name, tensor in flat.tensors.items()
                 ],
-                # Of those that are parts: the global shape, and where the part begins.
+                # Of those that are parts: the global shape, and the part's offset.
                 "layout": {name: list(dtensor.offsets(tensor)) for name, tensor in flat.dtensors.items()},
             }
         ).removesuffix("}")
@@ -79,16 +79,16 @@ class ShardLayout:
         self._small = {name: _place(tensor) for name, tensor in self.rest().tensors.items()}
 
     def _watch(self) -> None:
-        """Remembers who holds the tensors of modules and optimizers, and where they lie."""
+        """Remembers which objects hold the tensors of modules and optimizers, and their addresses."""
         self._modules: list[torch.nn.Module] = []
-        self._holders: list[Any] = []  # dicts whose values must stay who they are
+        self._holders: list[Any] = []  # dicts whose values must stay the same objects
         self._mixed: list[tuple[dict[str, Any], list[str], list[int]]] = []  # with other values than tensors
         self._loose: list[tuple[str, dict[str, Any], str]] = []  # these values: they may change
         self._optimizers: list[tuple[Optimizer, Any, list[list[int]]]] = []
         watched: list[torch.Tensor] = []
         for module in self._registry.modules():
             for part in module.modules():
-                self._modules.append(part)  # as long as it is held nothing else has its id
+                self._modules.append(part)  # while it is alive nothing else has its id
                 self._holders += [part._parameters, part._buffers, part._modules]
                 watched += [each for each in (*part._parameters.values(), *part._buffers.values()) if each is not None]
         for name, item in self._registry.objects.items():
@@ -126,14 +126,14 @@ class ShardLayout:
         )
 
     def rest(self) -> Flat:
-        """What is no module's and no tensor of an optimizer's state, as it is now: most of it small values."""
+        """The rest, as it is now: neither in modules nor tensors of an optimizer's state; mostly small values."""
         flat = self._registry.flatten_rest()
         for path, state, key in self._loose:
             flat.add(path, state[key])
         return flat
 
     def again(self, capsule_ids: set[int]) -> Flat | None:
-        """The values as they are now; None: other tensors are protected, or elsewhere: this layout is over."""
+        """The current values; None if other tensors are protected or they have moved: the layout is then invalid."""
         for part in self._fsdp:
             part.reshard()
         objects = _ids(self._registry.objects.values())
@@ -145,7 +145,7 @@ class ShardLayout:
         return rest
 
     def stand_ins(self) -> list[torch.Tensor]:
-        """Makes the regions those of dense tensors; returns tensors to hold until they are copied."""
+        """Points the regions at dense tensors; returns tensors to keep alive until they are copied."""
         held = []
         for number in self._strided:
             held.append(dense(self.tensors[number]))

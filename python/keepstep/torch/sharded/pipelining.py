@@ -1,8 +1,8 @@
 """Stages and schedules of ``torch.distributed.pipelining``: in every entry as ``run.setup(sharded=True)`` built them.
 
-In its first step a schedule asks its peers for shapes, and keeps the answers; in each step it holds what is on its way
-between stages. After a step that was left in the middle torch wants both to be made anew. A process that takes a rank
-over asks for shapes again, and its peers have to answer: so all of them forget what came after they were built.
+In its first step a schedule asks its peers for shapes and stores the answers; in each step it holds what is in transit
+between stages. After a step that was left in the middle, torch needs both to be made again. A process that takes over a
+rank asks for shapes again, and its peers must answer: so all of them return to the state in which they were built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _built: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]]]] = []  # with the
 
 
 def _kinds() -> tuple[type, ...]:
-    """The base classes; none where nobody imported them, so nothing was built."""
+    """The base classes; none if they were never imported, so nothing was built."""
     stages = sys.modules.get("torch.distributed.pipelining.stage")
     schedules = sys.modules.get("torch.distributed.pipelining.schedules")
     if stages is None or schedules is None:
@@ -29,7 +29,7 @@ def _kinds() -> tuple[type, ...]:
 
 
 def remember() -> None:
-    """Takes down all stages and schedules that there are now, and what they are like."""
+    """Records all current stages and schedules, and their attributes."""
     kinds = _kinds()
     if not kinds:
         return
@@ -43,7 +43,7 @@ def remember() -> None:
 
 
 def as_built() -> None:
-    """Puts all of them back. What they are made of (modules, groups) stays the same."""
+    """Restores all of them. What they are made of (modules, groups) stays the same."""
     for item, attributes, contents in _built:
         vars(item).clear()
         vars(item).update(attributes)
@@ -52,10 +52,10 @@ def as_built() -> None:
 
 
 def ask_quietly() -> None:
-    """Where DDP wraps a stage: to ask for shapes is no step.
+    """If DDP wraps a stage: asking for shapes is not a step.
 
-    torch runs the stage forward once for that, and DDP then takes the backward of the first micro-batch for the one
-    that reduces gradients. The sums are right all the same, but rounded in another order than in all other steps.
+    torch runs the stage's forward once for that, and DDP then mistakes the backward of the first micro-batch for the
+    one that reduces gradients. The sums are still right, but rounded in another order than in all other steps.
     """
     kinds = _kinds()
     if not kinds:
@@ -82,7 +82,7 @@ def _is_filled_later(value: Any) -> bool:
 
 
 def _refill(container: Any, before: Any) -> None:
-    """In place: others may hold it."""
+    """Refills it in place: others may hold it."""
     if isinstance(container, list):
         container[:] = before
     elif isinstance(container, (dict, set)):

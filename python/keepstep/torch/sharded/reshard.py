@@ -1,7 +1,7 @@
-"""From one division of sharded state to another: what the texts of shards (layout.py) say of it.
+"""Resharding: what the texts of shards (layout.py) say about it.
 
-Each rank takes what it holds from now on out of the shards of before; who gives what is the engine's
-(src/rank/shards/shard_exchange.h). What is no part of a DTensor is the same on all ranks.
+Each rank assembles its new shard from the previous ones; the engine plans which rank sends what
+(src/rank/shards/shard_exchange.h). What is not part of a DTensor is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHOWN = 8  # names in an error
 
 
 def check_alike(shards: list[dict[str, Any]]) -> None:
-    """Raises where ranks held tensors of other names, or others than parts of the same tensors."""
+    """Raises if ranks held tensors of different names, or not parts of the same tensors."""
     first = _whole_shapes(shards[0])
     for rank, shard in enumerate(shards):
         mine = _whole_shapes(shard)
@@ -24,7 +24,7 @@ def check_alike(shards: list[dict[str, Any]]) -> None:
             names = ", ".join(differ[:_SHOWN]) + (f" and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else "")
             raise KeepstepError(
                 f"this job cannot change its number of ranks: rank {rank} protects other tensors than rank 0: {names}. "
-                "Parts of DTensors (fully_shard, parallelize_module) can be divided anew; stages of a pipeline and "
+                "Parts of DTensors (fully_shard, parallelize_module) can be resharded; stages of a pipeline and "
                 "optimizers that give each rank other parameters cannot."
             )
 
@@ -35,7 +35,7 @@ def _whole_shapes(shard: dict[str, Any]) -> dict[str, tuple[str, list[int]]]:
 
 
 def local_tensors(shard: dict[str, Any], parts: dict[str, tuple[list[int], list[int]]]) -> list[list[Any]]:
-    """The tensors of `shard` with the shapes that they have on this rank, of which `parts` says what it holds."""
+    """The tensors of `shard` with their shapes on this rank; `parts` says what it holds."""
     result = []
     for name, dtype, shape in shard["tensors"]:
         if (name in parts) != (name in shard["layout"]):
@@ -52,7 +52,7 @@ def local_tensors(shard: dict[str, Any], parts: dict[str, tuple[list[int], list[
 
 
 def manifest(shard: dict[str, Any], version: int) -> str:
-    """As src/state/vault/shard_manifest.h reads it: of each tensor the whole shape, and where its part begins, ends."""
+    """In the format of src/state/vault/shard_manifest.h: each tensor's whole shape, and the bounds of its part."""
     layout = shard["layout"]
     return json.dumps(
         {

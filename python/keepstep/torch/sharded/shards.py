@@ -1,4 +1,4 @@
-"""Sharded state: what only this rank holds is copied while the next step computes, and comes back from there.
+"""Sharded state: what only this rank holds is copied while the next step computes, and restored from the copies.
 
 Follows docs/design/sharded.md; copying, and parity instead of copies elsewhere, are the engine's
 (src/rank/shards/shard_replicas.h). A copy is the local bytes of all protected tensors, and a text: their names, the
@@ -30,12 +30,12 @@ class ShardCounts(NamedTuple):
     """What copying cost. Times are in nanoseconds.
 
     Attributes:
-        versions: that were copied, whole, everywhere they belong.
-        bytes: of one.
-        copied_ns: what the newest took.
-        given_ns: of that, to bring it to other nodes.
-        waits: votes that had to wait for a copy.
-        waited_ns: in these.
+        versions: copied completely, to all their places.
+        bytes: of one version.
+        copied_ns: for the newest version.
+        given_ns: of that, sending it to other nodes.
+        waits: votes that waited for a copy.
+        waited_ns: in those votes.
     """
 
     versions: int
@@ -47,7 +47,7 @@ class ShardCounts(NamedTuple):
 
 
 def _copies_and_parity(redundancy: Copies | Parity) -> tuple[int, tuple[int, int]]:
-    """As the engine has them: on so many nodes; groups of so many ranks, with so many blocks (0: copies)."""
+    """In the engine's form: number of nodes; ranks per group; parity blocks (0: copies)."""
     if isinstance(redundancy, Parity):
         return 1, (redundancy.data, redundancy.parity)
     return redundancy.nodes, (0, 0)
@@ -63,21 +63,21 @@ class Shards:
         self._built = False  # by run.setup(sharded=True)
         self._held: list[torch.Tensor] = []  # while they are copied
         self._layout: ShardLayout | None = None
-        self._trained = False  # this process did a step, so that it is not what was built any more
+        self._trained = False  # this process did a step, so the state is no longer as built
         self._sharded: bool | None = None
         self._every = 1
         self._under_way: int | None = None  # the version that is copied
 
     def built_by_rank(self) -> None:
-        """``run.setup(sharded=True)`` built what depends on the rank."""
+        """``run.setup(sharded=True)`` built state that depends on the rank."""
         self._built = True
 
     def copy_every(self, steps: int) -> None:
-        """Copies are made of every `steps`-th version only, and when a generation begins. The same on all ranks."""
+        """Makes copies of every `steps`-th version only, and when a generation begins. The same on all ranks."""
         self._every = steps
 
     def check(self) -> None:
-        """Raises where copies of some versions only would cost steps that a peer could save."""
+        """Raises if copying only some versions would lose steps that a peer could save."""
         if self._every > 1 and not self.wanted:
             raise KeepstepError(
                 f"run.checkpoint(memory_every_steps={self._every}): all ranks hold the same state here, and with "
@@ -87,7 +87,7 @@ class Shards:
 
     @property
     def wanted(self) -> bool:
-        """Whether this rank's state is only its own."""
+        """Whether no other rank holds this rank's state."""
         if self._sharded is None:
             self._sharded = self._built or self._registry.sharded()
         return self._sharded
@@ -98,7 +98,7 @@ class Shards:
         return not self._trained
 
     def fill(self, text: bytes, version: int, capsule: Capsule) -> None:
-        """Loads the copy of this rank's shard, which this text was written with, and what goes with it."""
+        """Loads the copy of this rank's shard that belongs to this text, and what goes with it."""
         engine = self._session.engine
         written: dict[str, Any] = json.loads(text)
         self._session.injector.at("hydrate", version + 1)
@@ -119,8 +119,8 @@ class Shards:
             capsule.restore(engine, version)
 
     def fill_of_parts(self, texts: list[bytes], version: int, capsule: Capsule) -> None:
-        """The state was divided among other ranks, whose shards these texts describe: this rank takes what it holds
-        from now on, as a copy of its own, and loads that.
+        """The state was divided among other ranks, whose shards these texts describe: assembles this rank's new shard
+        as a copy of its own, and loads it.
         """
         engine = self._session.engine
         written = [json.loads(text) for text in texts]
@@ -133,7 +133,7 @@ class Shards:
         made = self._registry.prepare(wanted, first["values"], capsule.ids, set(parts))
         self._registry.load_values(first["values"], made)
         self._layout = ShardLayout(self._registry, capsule.ids)
-        saved = engine.load_capsule(version)  # a rank that goes on keeps its own
+        saved = engine.load_capsule(version)  # a survivor keeps its own
         own = first["capsule"] if saved is None else base64.b64encode(saved).decode()
         text = self._layout.text(first["values"], own)
         manifests = [reshard.manifest(each, version) for each in written]
@@ -141,16 +141,16 @@ class Shards:
         self.fill(text, version, capsule)
 
     def wait(self, version: int) -> None:
-        """Before the vote on the step after `version`: what is copied of the versions up to it is safe, and what it was
-        copied from may change from here on."""
+        """Called before the vote on the step after `version`: waits until the copies up to `version` are safe, so their
+        sources may change from now on."""
         if self._under_way is not None and self._under_way <= version:
             self._session.engine.wait_shard(self._under_way)
             self._under_way = None
         self._held = []
-        self._trained = True  # from here on an update may begin, and fail half way
+        self._trained = True  # from here on an update may begin, and fail halfway
 
     def protect(self, version: int) -> None:
-        """Begins to copy the state, which is that of `version`, where that is due."""
+        """Begins to copy the state, which is that of `version`, if that is due."""
         if version % self._every == 0:
             self.copy(version)
 

@@ -1,8 +1,8 @@
-"""The capsule: what forward changes on each rank by itself (BatchNorm's statistics), at most 1 MiB.
+"""The capsule: what forward changes independently on each rank (BatchNorm's statistics), at most 1 MiB.
 
-Captured before the vote on a step, kept in the agent's memory for two versions; a redo and a newcomer start from it.
-The bytes are a JSON header (names, dtypes, shapes; what get_extra_state returned) and the tensors one after the other;
-nothing is pickled.
+It is captured before the vote on a step, and the agent stores it for two versions; a redo and a newcomer start from
+it. Its bytes are a JSON header (names, dtypes, shapes, and what get_extra_state returned), then the tensors; nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MAX_EXTRA_BYTES = CAPSULE_BYTES // 4  # of get_extra_state, as JSON
 class Capsule:
     """The per-rank buffers of the protected modules, and their extra state.
 
-    Every buffer belongs to it, smallest first, as long as all fit; what does not fit is protected like a parameter
-    (large buffers are tables and masks, which forward does not change; the checking mode names those that it does).
-    A buffer is known by where it stands, so one that forward replaces, or makes where there was None, belongs to it.
+    Buffers are added smallest first, as long as they fit. The rest is protected like parameters (large buffers are
+    tables and masks, which forward does not change; the checking mode names those that it does change). A buffer is
+    identified by its path, so one that forward replaces, or makes in place of None, belongs to the capsule too.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -69,44 +69,44 @@ class Capsule:
 
     @property
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """Those that there are now."""
+        """The current buffers."""
         now = zip(self._slots, itertools.starmap(dict.get, self._slots.values()), strict=True)
         return {name: buffer for name, buffer in now if buffer is not None}
 
     @property
     def ids(self) -> set[int]:
-        """Of the buffers that are in the capsule."""
+        """The ids of the buffers in the capsule."""
         return {id(buffer) for buffer in self._buffers.values()}
 
     @property
     def empty(self) -> bool:
-        """Nothing that forward changes is protected."""
+        """Whether nothing that forward changes is protected."""
         return not self._slots and not self._extra
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Which tensor each buffer is, and how often it was changed in place (torch's own counter)."""
+        """Each buffer's tensor, and how often it was changed in place (torch's own counter)."""
         if not self._slots:
             return {}
         buffers = self._buffers
         now = [*buffers.values()]
-        self._compared = [*self._compared[-len(self._slots) :], *now]  # held: else its id may come back
+        self._compared = [*self._compared[-len(self._slots) :], *now]  # held, or else its id may be reused
         return dict(zip(buffers, zip(map(id, now), map(_version, now), strict=True), strict=True))
 
     def changed_extra(self) -> str | None:
-        """What is not as it was saved, of what `get_extra_state` returns: a forward changed it since."""
+        """Names of extra state (`get_extra_state`) that a forward has changed since it was saved."""
         now = extra_state.take(self._extra)
         return next((name for name in now if now[name] != self._saved_extra.get(name, now[name])), None)
 
     def release(self, names: Iterable[str]) -> None:
-        """These are protected like parameters from here on: the same on all ranks, changed by the update."""
+        """From now on these are protected like parameters: the same on all ranks, changed by the update."""
         for name in names:
             self._slots.pop(name, None)
 
     def release_changed(self, before: dict[str, tuple[int, int]]) -> dict[str, Slot]:
-        """Releases what the update of a decided step changed, and says where; `before`: `versions()` at its start.
+        """Releases what a decided step's update changed, and returns its names; `before`: `versions()` at its start.
 
-        The capsule that was saved before the vote stays as it is: a successor may need it, and `restore` takes nothing
-        out of it that was released.
+        The capsule saved before the vote stays as it is: a successor may need it, and `restore` ignores what was
+        released.
         """
         moved = {name: self._slots[name] for name, each in self.versions().items() if before.get(name) != each}
         self.release(moved)
@@ -124,7 +124,7 @@ class Capsule:
         return next((buffer for other, buffer in self._buffers.items() if _path(other) == path), None)
 
     def save(self, engine: Engine, version: int) -> None:
-        """The buffers as they are now become those of `version`."""
+        """Saves the current buffers as those of `version`."""
         if self.empty:
             return
         buffers = self._buffers
@@ -138,7 +138,7 @@ class Capsule:
         engine.save_capsule(version, b"".join(parts))
 
     def restore(self, engine: Engine, version: int) -> bool:
-        """Puts back the buffers of `version`; False if they are not (all) there."""
+        """Restores the buffers of `version`; False if some of them are missing."""
         if self.empty:
             return True
         data = engine.load_capsule(version)
@@ -168,7 +168,7 @@ class Capsule:
         return missing <= self._made
 
     def _room(self, name: str, dtype: str, shape: list[int], device: str) -> torch.Tensor | None:
-        """The buffer of that name; made where there is none yet, or an empty one. None: it is another one here."""
+        """The buffer of that name, created if missing or empty. None if its shape or dtype differs here."""
         if name not in self._slots:
             return None
         buffers, key = self._slots[name]

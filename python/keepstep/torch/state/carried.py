@@ -1,7 +1,7 @@
-"""Values of a state as JSON carries them exactly, and the tensors inside lists, tuples and dicts, each under its path.
+"""A state's values as exact JSON, and the tensors inside lists, tuples and dicts, each under its path.
 
-A list ``Q`` of two tensors is the tensors ``Q.0`` and ``Q.1``, and in the JSON a list of two places. A place says which
-kind of device its tensor is on, and in which order it lies there; the path follows from where it stands.
+A list ``Q`` of two tensors becomes the tensors ``Q.0`` and ``Q.1``, and in the JSON a list of two marks. A mark says
+which kind of device its tensor is on, and its memory order; the path follows from the mark's place in the list.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _STRIDES = "strides"
 
 
 class TensorMark(NamedTuple):
-    """Of a tensor: the type of its device, and its strides where it is dense in another order than the usual one.
+    """Describes a tensor: the type of its device, and its strides if it is dense in an unusual order.
 
-    Kernels may give other bits for another order, and what solvers return often has one.
+    Kernels may give different bits for a different order, and solvers often return such tensors.
     """
 
     device: str
@@ -33,7 +33,7 @@ class TensorMark(NamedTuple):
         return tensor.is_contiguous() if self.strides is None else list(tensor.stride()) == self.strides
 
     def make(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """One to be filled."""
+        """A tensor to be filled."""
         if self.strides is None:
             return torch.empty(list(shape), dtype=dtype, device=device)
         return torch.empty_strided(shape, self.strides, dtype=dtype, device=device)
@@ -41,15 +41,15 @@ class TensorMark(NamedTuple):
 
 def _strides(tensor: torch.Tensor) -> list[int] | None:
     if tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() != tensor.stride():
-        return None  # the usual order, or one that is not dense
+        return None  # the usual order, or not dense
     return list(tensor.stride())
 
 
 def split(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> Any:
-    """`value` as JSON; each tensor in it is given to `put` with its path. Tuples and dicts are marked.
+    """`value` as JSON; passes each tensor in it to `put` with its path. Tuples and dicts are marked.
 
     Raises:
-        KeepstepError: something in it cannot be carried; named by its path.
+        KeepstepError: something in it cannot be sent; the error names its path.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -85,7 +85,7 @@ def _inside(path: str, value: Any, put: Callable[[str, torch.Tensor], None]) -> 
 
 
 def without_tensors(path: str, value: Any) -> Any:
-    """As `split`, where no tensor can stand."""
+    """Like `split`, for a value without tensors."""
 
     def refuse(at: str, _tensor: torch.Tensor) -> None:
         raise KeepstepError(f"state: '{at}' is a tensor where keepstep cannot carry one to another process")
@@ -107,7 +107,7 @@ def _instead(value: Any) -> str:
 
 
 def joined(path: str, written: Any, tensors: Mapping[str, torch.Tensor], now: Any = None) -> Any:
-    """The value that `split` wrote. `now`: what stands there; a tensor there that has the same memory stays."""
+    """The value that `split` wrote. `now`: the current value; a tensor in it with the same memory is kept."""
     if isinstance(written, list):
         items = now if isinstance(now, (list, tuple)) else []
         return [
@@ -135,7 +135,7 @@ def _same_or(tensor: torch.Tensor, now: Any) -> torch.Tensor:
 
 
 def marks(path: str, written: Any) -> Iterator[tuple[str, TensorMark]]:
-    """Of each tensor in what `split` wrote: its path, and what it is like."""
+    """The path and mark of each tensor in what `split` wrote."""
     if isinstance(written, list):
         for i, item in enumerate(written):
             yield from marks(f"{path}.{i}", item)

@@ -1,4 +1,4 @@
-"""What modules return from ``get_extra_state``, as JSON: numbers, strings, tensors, bytes, and containers of them."""
+"""What modules return from ``get_extra_state``, as JSON: numbers, strings, tensors, bytes and containers of these."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from keepstep.torch.tensors.memory import raw_bytes
 
 
 def modules_with_extra_state(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Parts of `root`, by path, that have extra state and can take it back."""
+    """The submodules of `root`, by path, that have extra state and can set it."""
     for path, module in root.named_modules():
         if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
             yield path, module
 
 
 def named(objects: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]:
-    """Those of all modules among `objects`."""
+    """The same for all modules in `objects`."""
     return [
         (f"{owner}/{path}", module)
         for owner, item in objects.items()
@@ -32,7 +32,7 @@ def named(objects: Mapping[str, object]) -> list[tuple[str, torch.nn.Module]]:
 
 
 def encoded(name: str, value: Any) -> Any:
-    """`value` for JSON; `name` is for the error. Bit for bit what `decoded` returns."""
+    """`value` for JSON; `decoded` restores it bit for bit. `name` is for the error."""
     if isinstance(value, torch.Tensor):
         [held] = raw_bytes([value])
         dtype = str(value.dtype).removeprefix("torch.")
@@ -79,7 +79,7 @@ def decoded(value: Any) -> Any:
 
 
 def take(modules: Iterable[tuple[str, torch.nn.Module]]) -> dict[str, Any]:
-    """Of each module, by name, what it returns now."""
+    """The current extra state of each module, by name."""
     return {name: encoded(f"{name} (get_extra_state)", module.get_extra_state()) for name, module in modules}
 
 

@@ -1,7 +1,7 @@
 """What ``run.setup`` registered, flattened into tensors and small values with stable names.
 
-Names are paths: ``model/blocks.0.weight``, ``optimizer/state/3/exp_avg``, ``optimizer/groups``. Tensors travel as
-bytes; values as JSON, which says where tensors stand in lists and dicts (carried.py). Nothing is pickled.
+Names are paths: ``model/blocks.0.weight``, ``optimizer/state/3/exp_avg``, ``optimizer/groups``. Tensors are sent as
+bytes, values as JSON, which also says where lists and dicts contain tensors (carried.py). Nothing is pickled.
 Per-rank buffers that forward changes are not here but in the capsule (capsule.py).
 """
 
@@ -24,14 +24,14 @@ Slot = tuple[dict[str, torch.Tensor | None], str]  # a module's buffers, and a n
 
 @dataclass
 class Flat:
-    """One moment's view: tensors by name in a fixed order, and JSON-able values by name."""
+    """The state at one moment: tensors by name in a fixed order, and JSON-able values by name."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-    dtensors: dict[str, torch.Tensor] = field(default_factory=dict)  # of those in `tensors` that are the local part
+    dtensors: dict[str, torch.Tensor] = field(default_factory=dict)  # of those in `tensors` that are local parts
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
-        """Of a DTensor what this rank holds."""
+        """Adds a tensor; of a DTensor, the part that this rank holds."""
         if name in self.tensors:
             raise KeepstepError(
                 f"state: two tensors are called '{name}': a key with a dot and one inside a list or dict. Rename one."
@@ -41,7 +41,7 @@ class Flat:
             self.dtensors[name] = tensor
 
     def add(self, path: str, value: Any) -> None:
-        """A value and the tensors in it; or a tensor, whose mark is noted among the values."""
+        """Adds a value and the tensors in it; or a tensor, whose mark goes to the values."""
         self.values[path] = carried.split(path, value, self.put)
 
 
@@ -51,7 +51,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 class Beside(Protocol):
-    """What belongs to the protected objects beside tensors and values (`keepstep.torch.recovery.committed`)."""
+    """What protected objects have besides tensors and values (`keepstep.torch.recovery.committed`)."""
 
     def value(self) -> dict[str, Any]: ...
 
@@ -62,7 +62,7 @@ BESIDE = "/beside"  # its name among the values
 
 
 class Registry:
-    """The protected objects of one worker. `beside`: is carried with them."""
+    """The protected objects of one worker. `beside` is sent with them."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
@@ -100,7 +100,7 @@ class Registry:
         self._held = None
 
     def clear(self) -> None:
-        """Forgets everything: it will be built and protected anew."""
+        """Forgets everything: it will be built and protected again."""
         self.objects.clear()
         self.reserved.clear()
         self._none_at_first.clear()
@@ -119,18 +119,18 @@ class Registry:
                 yield item
 
     def protects_some_of(self, module: torch.nn.Module) -> bool:
-        """Whether a parameter of `module` is one of a protected module, or it has none."""
+        """Whether `module` shares a parameter with a protected module, or has no parameters."""
         mine = {id(parameter) for protected in self.modules() for parameter in protected.parameters()}
         parameters = list(module.parameters())
         return not parameters or any(id(parameter) in mine for parameter in parameters)
 
     def cuda_devices(self) -> list[torch.device]:
-        """The CUDA devices that protected modules and tensors are on."""
+        """The CUDA devices of protected modules and tensors."""
         tensors = [parameter for module in self.modules() for parameter in module.parameters()]
         return cuda.devices_of([*tensors, *(item for item in self.objects.values() if isinstance(item, torch.Tensor))])
 
     def check_carried(self) -> None:
-        """Raises by name for what no peer could be hydrated with."""
+        """Raises an error that names what could not be sent to a peer."""
         for name, tensor in self.flatten().tensors.items():
             if tensor.device.type not in ("cpu", "cuda"):
                 raise KeepstepError(
@@ -141,7 +141,7 @@ class Registry:
                 raise KeepstepError(f"state: '{name}' has the layout {tensor.layout}; dense tensors can be carried")
 
     def list_parameters(self) -> None:
-        """Once before the loop: to walk a large model's modules takes longer than all else that a commit does."""
+        """Called once before the loop: walking a large model's modules takes longer than the rest of a commit."""
         self._optimizers = list(self.optimizers())
         held: list[torch.Tensor] = [tensor for optimizer in self._optimizers for tensor in parameters_of(optimizer)]
         self._held = [id(tensor) for tensor in held]
@@ -150,19 +150,19 @@ class Registry:
         self._parameters = list(found.values())
 
     def drop_gradients(self) -> None:
-        """All gradients of listed parameters and of what optimizers hold become None."""
+        """Sets the gradients of listed parameters, and of those that optimizers hold, to None."""
         if self._held is None or self._held != [
             id(tensor)
             for optimizer in self._optimizers
             for group in optimizer.param_groups
             for tensor in group["params"]
         ]:
-            self.list_parameters()  # an optimizer got other parameters since
+            self.list_parameters()  # an optimizer has got other parameters since
         for parameter in self._parameters:
             parameter.grad = None
 
     def flatten(self, capsule_buffers: set[int] | None = None) -> Flat:
-        """Everything protected, right now. `capsule_buffers`: ids of buffers that travel in the capsule instead."""
+        """Everything protected, as it is now. `capsule_buffers`: ids of buffers that the capsule holds instead."""
         flat = Flat()
         for name, item in self.objects.items():
             if isinstance(item, torch.nn.Module):
@@ -179,7 +179,7 @@ class Registry:
         return flat
 
     def flatten_rest(self) -> Flat:
-        """Of `flatten` what is neither a module's nor in the state of an optimizer."""
+        """The part of `flatten` that belongs neither to a module nor to an optimizer's state."""
         flat = Flat()
         for name, item in self.objects.items():
             if isinstance(item, Optimizer):
@@ -226,7 +226,7 @@ class Registry:
             flat.add(f"{name}/{key}", value)
 
     def sharded(self) -> bool:
-        """Whether other ranks hold other parts of what is protected."""
+        """Whether other ranks hold other parts of the protected state."""
         if any(is_partitioned(item) for item in self.objects.values()):
             return True
         return dtensor.is_sharded(self.flatten().dtensors.values())
@@ -238,14 +238,14 @@ class Registry:
         capsule_buffers: set[int],
         dtensors: set[str] | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Makes room for what a peer's manifest lists, and returns the tensors to fill, in the manifest's order.
+        """Allocates what a peer's manifest lists, and returns the tensors to fill, in the manifest's order.
 
-        `values`: the peer's, which say where tensors stand in lists and dicts; `dtensors`: names of those that are
-        local parts. `load_values` then puts in place what was made for a list, a dict or an object's state_dict.
+        `values`: the peer's values, which say where lists and dicts contain tensors; `dtensors`: names of local parts.
+        `load_values` then inserts what was made for a list, a dict or an object's state_dict.
 
-        State that this process does not have yet (an optimizer's before its first step, what was None or empty when it
-        was registered) is allocated; optimizer state that the peer does not have is dropped, and buffers that were
-        None are None again. Any other difference in names, shapes or dtypes is an error that names both sides.
+        State that this process does not have yet (an optimizer's before its first step, or what was None or empty when
+        registered) is allocated. Optimizer state that the peer does not have is dropped, and buffers that were None
+        become None again. Any other difference in names, shapes or dtypes is an error that names both sides.
         """
         names = {entry[0] for entry in tensors}
         self._drop_optimizer_state_beyond(names | values.keys())
@@ -282,22 +282,22 @@ class Registry:
         return wanted
 
     def _replaceable(self, name: str, tensor: torch.Tensor, entry: bool) -> bool:
-        """Whether another tensor may take the place of this one. `entry`: it is one of its object's state by itself,
-        not inside a list or a dict there."""
+        """Whether another tensor may replace this one. `entry`: it is itself an entry of its object's state, not inside
+        a list or a dict in it."""
         item = self.objects[name.partition("/")[0]]
         if isinstance(item, dict):
-            return not entry or tensor.numel() == 0  # else others may hold it, too
+            return not entry or tensor.numel() == 0  # or else others may hold it, too
         return not isinstance(item, (torch.nn.Module, torch.Tensor))
 
     def _device(self, name: str, kind: str) -> torch.device:
-        """For what is made here, where a peer has it on a device of that kind."""
+        """The device for a tensor made here that a peer has on a device of that kind."""
         slot = self._optimizer_slot(name)
         if slot is not None and slot[1].device.type == kind:
             return slot[1].device
         return torch.device(kind)
 
     def parts(self, names: Iterable[str]) -> dict[str, tuple[list[int], list[int]]]:
-        """Of those of `names` that are, or will be, parts of DTensors here: the shapes of the whole and of the part."""
+        """For those of `names` that are or will be parts of DTensors here: the shapes of the whole and of the part."""
         mine = self.flatten().dtensors
         found = {}
         for name in names:
@@ -331,7 +331,7 @@ class Registry:
                         del states[parameter]
 
     def allocate(self, name: str, dtype: torch.dtype, shape: list[int], as_part: bool = False) -> None:
-        """Optimizer state or a buffer that this process does not have yet; nothing where it is no such thing."""
+        """Allocates optimizer state or a buffer that this process does not have yet; does nothing for other names."""
         slot = self._optimizer_slot(name)
         if slot is not None:
             optimizer, parameter, key = slot
@@ -359,7 +359,7 @@ class Registry:
             empty[0][empty[1]] = torch.empty(shape, dtype=dtype, device=device)
 
     def load_values(self, values: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Takes over a peer's small values, and hands stateful objects their state_dict back."""
+        """Loads a peer's small values, and gives stateful objects their state_dict back."""
         if self.beside is not None:
             self.beside.load(values.get(BESIDE, {}))
         for name, item in self.objects.items():
@@ -371,7 +371,7 @@ class Registry:
                 state = item if isinstance(item, dict) else item.state_dict()
                 inside = {inner for path, value in mine.items() for inner, _ in carried.marks(path, value)}
                 for key in state:
-                    if (path := prefix + key) in tensors and path not in inside:  # an older checkpoint's
+                    if (path := prefix + key) in tensors and path not in inside:  # from an older checkpoint
                         state[key] = carried.joined(path, {"__tensor__": ""}, tensors, state[key])
                 for path, value in mine.items():
                     key = path.removeprefix(prefix)
@@ -397,7 +397,7 @@ def laid_out_like(value: Any, parameter: torch.Tensor) -> bool:
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """Of all its groups, in the order in which names of its state number them."""
+    """The parameters of all its groups, in the order in which the names of its state number them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -409,12 +409,12 @@ def buffer_slots(module: torch.nn.Module) -> Iterator[tuple[str, Slot]]:
 
 
 def buffer_in(slot: Slot) -> torch.Tensor | None:
-    """The buffer that is there now."""
+    """The current buffer."""
     return slot[0].get(slot[1])
 
 
 def empty_slot(module: torch.nn.Module, path: str) -> Slot | None:
-    """Where the buffer of that path stands, if it may be made here: it is None or empty."""
+    """The slot of the buffer of that path, if it may be created here, because it is None or empty."""
     owner, _, key = path.rpartition(".")
     try:
         buffers = module.get_submodule(owner)._buffers
@@ -426,12 +426,12 @@ def empty_slot(module: torch.nn.Module, path: str) -> Slot | None:
 
 
 def is_partitioned(item: object) -> bool:
-    """Whether `item` is ZeRO-1 of torch: an optimizer that updates some of its parameters on each rank."""
+    """Whether `item` is torch's ZeRO-1: an optimizer that updates some of its parameters on each rank."""
     return any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(item).__mro__)
 
 
 def with_state(optimizer: Optimizer) -> Optimizer:
-    """Of one that is partitioned the one inside, of this rank's parameters."""
+    """The optimizer that holds the state: for a partitioned one the inner optimizer of this rank's parameters."""
     return optimizer.optim if is_partitioned(optimizer) else optimizer  # type: ignore[attr-defined]
 
 
@@ -462,12 +462,12 @@ def _mismatch(name: str, mine: str, theirs: str) -> str:
 
 
 def values_json(flat: Flat) -> str:
-    """All small values of `flat`: the same text on every rank that holds the same."""
+    """All small values of `flat` as JSON: the same text on every rank with the same values."""
     return json.dumps(flat.values, sort_keys=True)
 
 
 def manifest_json(flat: Flat) -> str:
-    """What a peer needs to know to receive `flat`."""
+    """What a peer needs to receive `flat`, as JSON."""
     return json.dumps(
         {
             "tensors": [

@@ -9,7 +9,7 @@ from keepstep.torch.state.registry import BESIDE, Registry
 
 
 class Snapshot:
-    """The protected tensors and values at the time it was made, not the modes; costs as much memory as they take."""
+    """The protected tensors and values at the time it was made, without modes; needs as much memory as they do."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -20,7 +20,7 @@ class Snapshot:
         self._values = {name: value for name, value in flat.values.items() if name != BESIDE}
 
     def restore(self) -> None:
-        """Puts everything back, in place; optimizer state that did not exist yet is dropped."""
+        """Restores everything in place; drops optimizer state that did not exist yet."""
         entries = [
             [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
             for name, tensor in self._tensors.items()

@@ -1,4 +1,4 @@
-"""How many samples a step and a micro-batch have, at each world size, and where the training stands in its samples."""
+"""The samples of a step and of a micro-batch at each world size, and the position in the data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from keepstep.torch.state.registry import Registry
 
 @dataclass(frozen=True)
 class Batches:
-    """What `run.steps` was given."""
+    """The batch sizes given to `run.steps`."""
 
     global_batch: PerWorld[int]
     micro_batch: PerWorld[int]
 
     @classmethod
     def of(cls, global_batch: int | PerWorld[int], micro_batch: int | PerWorld[int]) -> Batches:
-        """Both by world size. Raises with every mistake at any size that is named."""
+        """Makes them from both arguments. Raises an error that lists every mistake at every size."""
         both = cls(_per_world("global_batch", global_batch), _per_world("micro_batch", micro_batch))
         if mistakes := micro_batch_mistakes(both.global_batch, both.micro_batch):
             raise KeepstepError("run.steps: " + "; ".join(mistakes))
@@ -38,14 +38,14 @@ class Batches:
         return self.global_batch(world_size), self.micro_batch(world_size)
 
     def feeds(self, world_size: int) -> bool:
-        """Whether each of so many ranks has a micro-batch."""
+        """Whether each of this many ranks has a micro-batch."""
         batch, micro = self.at(world_size)
         return batch // micro >= world_size
 
     def even_sizes(self, ranks_per_part: int) -> list[int]:
-        """The numbers of ranks of which each `ranks_per_part` get as many micro-batches as the others.
+        """The world sizes at which all groups of `ranks_per_part` ranks get the same number of micro-batches.
 
-        Empty: not known, because batches change with the world.
+        Empty if unknown, because batches change with the world.
         """
         if not (self.global_batch.constant and self.micro_batch.constant):
             return []
@@ -71,7 +71,7 @@ def _per_world(name: str, value: int | PerWorld[int]) -> PerWorld[int]:
 
 
 def checked_position(position: torch.Tensor | None, registry: Registry, batches: Batches) -> torch.Tensor | None:
-    """`position`, if it is what it has to be."""
+    """`position`, if it is valid."""
     if position is None:
         if batches.global_batch.constant:
             return None

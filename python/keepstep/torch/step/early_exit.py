@@ -1,7 +1,7 @@
 """Leaving an interrupted step early: cheap checks at the block boundaries of a model.
 
 Without them a survivor would compute the rest of its forward and backward for nothing. With DDP an exit in the middle
-of a backward is safe as long as the wrapper is made anew (docs/design/interruption.md).
+of a backward is safe as long as the wrapper is made again (docs/design/interruption.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _hooked: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def coarse_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The blocks of `model`: members of its lists, dicts and sequences, else its children, at most a few dozen."""
+    """The blocks of `model`: members of its lists, dicts and sequences, else its children; at most a few dozen."""
     blocks: list[torch.nn.Module] = []
     for module in model.modules():
         if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)):
@@ -47,8 +47,8 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 class _Checks:
     """The hooks of one block, before and after its forward.
 
-    They belong to this process: in a saved model a function of the standard library that does nothing stands in their
-    place (so that whoever loads it needs no keepstep); a copy of the model in this process shares them.
+    They belong to this process. In a saved model a no-op function of the standard library replaces them, so loading it
+    does not need keepstep. A copy of the model in this process shares them.
     """
 
     def __init__(self, session: Session, middle: bool) -> None:
@@ -57,7 +57,7 @@ class _Checks:
 
     def check(self, phase: str) -> None:
         engine = self._session.engine
-        if engine.interrupted() and not engine.updating():  # an update that was decided runs to its end
+        if engine.interrupted() and not engine.updating():  # a decided update runs to its end
             raise Interruption("the generation ended")
         if self._middle and self._session.injector.active:
             self._session.injector.at(phase, current_step())
@@ -85,7 +85,7 @@ class _AfterForward(_Checks):
 
 
 class _BeforeAll(_Checks):
-    """Before the forward of a whole model: what it uses must be what was committed."""
+    """Before the forward of a whole model: checks that it uses what was committed."""
 
     def __init__(self, session: Session, look: Callable[[torch.nn.Module], None]) -> None:
         super().__init__(session, middle=False)
@@ -97,8 +97,8 @@ class _BeforeAll(_Checks):
 
 
 def install(model: torch.nn.Module, session: Session, look: Callable[[torch.nn.Module], None]) -> None:
-    """Puts the checks into `model`; once per model and process. `look`: called before each forward of it, and of what
-    it is only wrapped around (``average.module``)."""
+    """Installs the checks in `model`, once per model and process. `look` is called before each forward of the model,
+    and of a model that it only wraps (``average.module``)."""
     if model in _hooked:
         return
     _hooked.add(model)

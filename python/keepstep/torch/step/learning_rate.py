@@ -1,4 +1,4 @@
-"""The learning rate of a batch that changes: set in the update, and kept with the optimizer."""
+"""The learning rate for a changing batch: set in the update and stored with the optimizer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.optim import Optimizer
 from keepstep._errors import KeepstepError
 from keepstep.scaling import Rule, lr_factor
 
-FACTOR = "keepstep_lr_factor"  # in each param group: what its rates were multiplied with
+FACTOR = "keepstep_lr_factor"  # in each param group: the factor that its rates were multiplied by
 _OF_A_GROUP = ("lr", "initial_lr", "max_lr", "min_lr")
 _OF_A_SCHEDULE = ("base_lrs", "max_lrs")
 
 
 def scale_lr(optimizer: Optimizer, base_batch: int, batch: int, rule: Rule, *schedules: Any) -> None:
-    """Sets the learning rates of `optimizer` for a step of `batch` samples; they were given for `base_batch`.
+    """Scales the learning rates of `optimizer`, which were chosen for `base_batch`, to a step of `batch` samples.
 
-    It belongs into ``step.commit``, before ``optimizer.step``, and takes the step's own batch:
+    Call it in ``step.commit``, before ``optimizer.step``, with the step's own batch:
 
         step.commit(
             lambda: keepstep.torch.scale_lr(optimizer, 256, step.global_batch, "sqrt", schedule),
@@ -26,15 +26,15 @@ def scale_lr(optimizer: Optimizer, base_batch: int, batch: int, rule: Rule, *sch
             schedule.step,
         )
 
-    The factor is kept in the param groups, and so in the protected state: a step that is redone, a recovered rank and a
-    newcomer have the same rates as everybody. Calling it again with the same batch changes nothing.
+    The factor is stored in the param groups, and so in the protected state: a redone step, a recovered rank and a
+    newcomer have the same rates as all others. Calling it again with the same batch changes nothing.
 
     Args:
         optimizer: a protected one.
         base_batch: the batch that the rates were chosen for.
         batch: ``step.global_batch``.
         rule: see `keepstep.scaled_lr`.
-        *schedules: its schedules: what they start from (``base_lrs``) is scaled as well.
+        *schedules: its schedules; their initial rates (``base_lrs``) are scaled as well.
     """
     wanted = lr_factor(base_batch, batch, rule)
     before = {float(group.get(FACTOR, 1.0)) for group in optimizer.param_groups}
@@ -49,7 +49,7 @@ def scale_lr(optimizer: Optimizer, base_batch: int, batch: int, rule: Rule, *sch
         if ratio != 1.0:
             for key in _OF_A_GROUP:
                 if isinstance(rate := group.get(key), torch.Tensor):
-                    rate.mul_(ratio)  # a captured graph reads this one
+                    rate.mul_(ratio)  # a captured graph reads this tensor
                 elif rate is not None:
                     group[key] = rate * ratio
     if ratio != 1.0:

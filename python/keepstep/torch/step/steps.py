@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 
-READ_AHEAD_STEPS = 2  # how long before it is needed a sample is read from disk
+READ_AHEAD_STEPS = 2  # how long before its use a sample is read from disk
 
 
 class BatchPlan:
-    """Which samples a step takes, and which of them a rank computes.
+    """Which samples a step uses, and which of them a rank computes.
 
-    A step's `global_batch` samples are cut into `global_batch // micro_batch` micro-batches; each rank owns a
-    contiguous run of them, the first ranks one more where they do not divide. A plan is one rank's in one generation.
-    `origin`: a step, and how many samples were taken before it; from there on steps take the plan's global batch.
+    A step's `global_batch` samples are split into `global_batch // micro_batch` micro-batches. Each rank owns a
+    contiguous run of them; if they do not divide evenly, the first ranks own one more. A plan belongs to one rank in
+    one generation. `origin`: a step, and the number of samples before it; from there on each step takes the plan's
+    global batch.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class BatchPlan:
         self._coming: dict[int, list[int]] = {}  # samples of steps that were announced
 
     def shortened(self, most: int) -> BatchPlan:
-        """The same with as many micro-batches a rank as the last one has, and at most `most`."""
+        """The same plan with as many micro-batches per rank as the last rank has, and at most `most`."""
         begin, end = _engine.even_run(self.micro_batches, self.world_size - 1, self.world_size)
         plan = copy.copy(self)
         plan._coming = {}
@@ -88,7 +89,7 @@ class BatchPlan:
         return plan
 
     def read_ahead(self, step: int) -> None:
-        """Tells the dataset what this rank will read in `step` and the next ones, if it wants to know."""
+        """Tells the dataset, if it wants to know, what this rank will read in `step` and the next ones."""
         if not hasattr(self.dataset, "will_need"):
             return
         for coming in range(step, step + READ_AHEAD_STEPS + 1):
@@ -118,11 +119,11 @@ class BatchPlan:
 
 
 class CommittedStep:
-    """A step that all ranks committed, as functions of ``run.evaluate`` get it.
+    """A step that all ranks committed, as passed to the functions of ``run.evaluate``.
 
     Attributes:
         number: from 1.
-        run: whose step it is.
+        run: the run that it belongs to.
     """
 
     def __init__(self, run: Run, number: int) -> None:
@@ -132,8 +133,9 @@ class CommittedStep:
     def log(self, **values: Any) -> None:
         """Publishes `values` with this step: once per committed step, in the journal's metrics.jsonl.
 
-        Before ``step.commit``: kept only if the step is committed. Where ranks log one name, the lowest rank's value
-        counts. Numbers, strings, lists and dicts of them, tensors of one element; up to 100,000 bytes a call.
+        What is logged before ``step.commit`` is kept only if the step is committed. If several ranks log one name, the
+        lowest rank's value is kept. Values: numbers, strings, lists and dicts of them, tensors of one element; up to
+        100,000 bytes per call.
         """
         self.run._log(self.number, values)
 
@@ -144,12 +146,12 @@ class Step(CommittedStep):
     Attributes:
         number: from 1; committing step k makes version k of the protected state.
         global_batch: its samples, over all ranks.
-        sample_ids: the samples of this rank in this step, in the order of its micro-batches.
-        run: whose step it is.
-        data_waits: what the batches of this step had to wait for.
-        vetoed: once committed: a rank vetoed its update, and nothing changed (``step.commit(..., veto=...)``).
-        reproducible: whether the model is wrapped so (``run.ddp(model, reproducible=True)``): then gradients and
-            loss have the same bits for every number of ranks.
+        sample_ids: this rank's samples in this step, in the order of its micro-batches.
+        run: the run that it belongs to.
+        data_waits: how long this step's batches waited for data.
+        vetoed: after the commit: whether a rank vetoed the update, so nothing changed (``step.commit(..., veto=...)``).
+        reproducible: whether gradients and loss have the same bits for every number of ranks
+            (``run.ddp(model, reproducible=True)``).
     """
 
     def __init__(self, run: Run, plan: BatchPlan, number: int) -> None:
@@ -171,7 +173,7 @@ class Step(CommittedStep):
         self._seed(plan.micro_batches)
 
     def _seed(self, micro_batch: int) -> None:
-        """Random numbers of the coming micro-batch; from plan.micro_batches on: of what is around them."""
+        """Seeds the random numbers of the next micro-batch; from plan.micro_batches on, of the code around them."""
         if self.reproducible:
             seeds.seed_micro_batch(self._plan.seed, self.number, micro_batch)
         elif micro_batch == self._plan.micro_batches:
@@ -193,10 +195,10 @@ class Step(CommittedStep):
             yield batch
         replicas.synchronize_on(True)
         if self.reproducible:
-            self._seed(self._plan.micro_batches + 1)  # what the update draws is the same on every rank
+            self._seed(self._plan.micro_batches + 1)  # the update draws the same numbers on every rank
 
     def _check_done(self, expected: int) -> None:
-        """In reproducible mode, and where things are counted: each micro-batch so far had exactly one backward pass."""
+        """In reproducible mode, and with `count`: checks that each micro-batch so far had exactly one backward pass."""
         if self._counts and self._counts[0] is not None and len(self._counts) != expected:
             raise KeepstepError(
                 f"step {self.number}: {len(self._counts)} times step.backward(count=...) for {expected} micro-batches; "
@@ -215,17 +217,17 @@ class Step(CommittedStep):
         communicates: bool = False,
         veto: Callable[[Step], str | bool | None] | None = None,
     ) -> None:
-        """All ranks vote; then everything in `update` runs, in order: the step counts on all ranks or on none.
+        """Lets all ranks vote, then runs everything in `update`, in order: the step counts on all ranks or on none.
 
-        What changes protected state belongs here (scaler.step and update, optimizer.step, schedule.step, averages);
-        clipping and unscaling come before. Afterwards gradients are None.
+        Everything that changes protected state belongs here (scaler.step and update, optimizer.step, schedule.step,
+        averages); clip and unscale before. Afterwards gradients are None.
 
         Args:
-            communicates: the optimizer uses collectives inside its step. Then a copy of what it overwrites is kept,
-                the vote comes after the update, and a redo restores the copy.
-            veto: looks at the step, its gradients reduced, and returns a reason to skip the update, or None. If any
-                rank returns one, no rank runs any of `update`: the step counts, its gradients are dropped,
-                ``step.vetoed`` is True, and nothing else changed. See `keepstep.veto`.
+            communicates: whether the optimizer uses collectives in its step. Then a copy of what it overwrites is kept,
+                the vote follows the update, and a redo restores the copy.
+            veto: gets the step with its reduced gradients, and returns a reason to skip the update, or None. If any
+                rank returns a reason, no rank runs `update`: the step counts, its gradients are dropped,
+                ``step.vetoed`` is True, and nothing else changes. See `keepstep.veto`.
 
         Raises:
             Interruption: the step is redone.
@@ -236,13 +238,13 @@ class Step(CommittedStep):
     def backward(
         self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None, count: int | None = None
     ) -> None:
-        """Backward of one micro-batch, weighted so that the sum over all ranks is the mean over the global batch.
+        """Runs one micro-batch's backward, weighted so that the sum over all ranks is the mean of the global batch.
 
         Args:
-            loss: a scalar, the mean over the micro-batch; with `count` the sum over so many things (tokens).
+            loss: a scalar, the mean over the micro-batch; with `count`, the sum over that many things (tokens).
             scaler: scales the loss for mixed precision; ``step.loss`` stays unscaled.
-            count: gradients and ``step.loss`` are divided by the sum of all counts of the step, over all ranks, once
-                its last micro-batch is through. For each micro-batch, once, or for none.
+            count: gradients and ``step.loss`` are divided by the sum of the step's counts over all ranks, after the
+                last micro-batch. Give it for every micro-batch or for none.
         """
         if count is not None and count < 0:
             raise KeepstepError(f"step.backward: count={count}; a micro-batch has 0 things or more")
@@ -267,16 +269,16 @@ class Step(CommittedStep):
             replicas.divide_by_counts(self._local_count(), self._plan.global_batch)
 
     def add_loss(self, loss: torch.Tensor, count: int | None = None) -> None:
-        """Counts the loss of one micro-batch whose backward something else runs: the schedule of a pipeline.
+        """Adds the loss of one micro-batch whose backward something else ran, such as a pipeline schedule.
 
-        Gradients are what that makes of them: a mean over the samples of this rank, as the schedules of
-        ``torch.distributed.pipelining`` do, which FSDP2 or DDP then average over the ranks of the mesh. So a rank has
-        one micro-batch per step, and the schedule cuts it into smaller ones.
+        It does not touch gradients. The schedules of ``torch.distributed.pipelining`` average over this rank's samples,
+        and FSDP2 or DDP then average over the ranks of the mesh. So a rank has one micro-batch per step, and the
+        schedule splits it into smaller ones.
 
         Args:
-            loss: a scalar, the mean over the micro-batch; with `count` the sum over so many things. Ranks that have
-                none, those of other stages, leave it out.
-            count: as for `backward`; it changes ``step.loss`` and no gradient.
+            loss: a scalar, the mean over the micro-batch; with `count`, the sum over that many things. Ranks of other
+                stages, which have no loss, leave it out.
+            count: as for `backward`, but changes only ``step.loss``, no gradient.
         """
         if self.reproducible:
             raise KeepstepError("step.add_loss: in reproducible mode each micro-batch has one step.backward(loss)")
@@ -291,7 +293,7 @@ class Step(CommittedStep):
 
     @property
     def loss(self) -> float:
-        """The mean loss: of this rank's micro-batches so far; once committed, of all ranks, the same on each."""
+        """The mean loss of this rank's micro-batches so far; after the commit that of all ranks, the same on each."""
         if self._global_loss is not None:
             return self._global_loss
         count = self._local_count()
@@ -304,9 +306,9 @@ class Step(CommittedStep):
         return sum(1 if count is None else count for count in self._counts)
 
     def _loss_to_record(self) -> tuple[float, int]:
-        """This rank's part of the sum of losses, and of what it is divided by.
+        """This rank's part of the sum of losses, and of its divisor.
 
-        In reproducible mode the sum was taken before, in the canonical order, and is rank 0's part.
+        In reproducible mode the sum was computed before, in the canonical order; it is rank 0's part.
         """
         if self._loss_of_all is None or not self._losses:
             return self._local_sum(), self._local_count()

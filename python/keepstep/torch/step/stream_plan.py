@@ -1,4 +1,4 @@
-"""Which batches of a cached loader a step takes: `BatchPlan` for data that comes in an order of its own."""
+"""Which batches of a cached loader a step uses: `BatchPlan` for data with an order of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class StreamPlan(BatchPlan):
     """A step's micro-batches are the loader's next ``global_batch // micro_batch`` batches, whatever their sizes.
 
-    Samples are counted as if each batch had `micro_batch` of them: the numbers say which batch, at every world size.
+    Samples are counted as if each batch had `micro_batch` of them, so a number identifies its batch at every world
+    size.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class StreamPlan(BatchPlan):
     def shortened(self, most: int) -> BatchPlan:
         from keepstep.torch.recovery import rehearsal
 
-        raise rehearsal.NotWorthIt  # batches of a ring are the ranks': a spare must not keep the loader waiting
+        raise rehearsal.NotWorthIt  # a ring's batches belong to ranks: a spare must not block the loader
 
     def samples(self, step: int) -> list[int]:
-        """The numbers of this rank's samples; the ring moves on to `step`."""
+        """The numbers of this rank's samples; moves the ring on to `step`."""
         self._loader.enter_round((step - 1) * self.micro_batches, self.micro_batches)
         begin = (step - 1) * self.global_batch + self.micros.start * self.micro_batch
         return list(range(begin, begin + len(self.micros) * self.micro_batch))
@@ -56,7 +57,7 @@ class StreamPlan(BatchPlan):
 
 
 class _Stream:
-    """Stands for a data set without end: what `BatchPlan` checks."""
+    """An endless data set, as far as `BatchPlan` checks it."""
 
     def __init__(self, loader: CachedLoader) -> None:
         self.loader = loader

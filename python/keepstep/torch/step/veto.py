@@ -1,7 +1,7 @@
 """Reasons to skip a step's update, for ``step.commit(..., veto=...)``.
 
-A veto is a function of the step that returns a reason, or None. One rank's is enough: then no rank updates, the step
-counts all the same, and nothing but its number changed (docs/design/corruption.md).
+A veto is a function of the step that returns a reason or None. One rank's reason is enough: no rank updates, the step
+still counts, and nothing but its number changes (docs/design/corruption.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def nonfinite(step: Step) -> str | None:
     """Vetoes a step whose loss on this rank, or whose gradients, are not all finite.
 
     Raises:
-        KeepstepError: a GradScaler that is enabled is protected: it needs such gradients to find its scale.
+        KeepstepError: an enabled GradScaler is protected: it needs such gradients to find its scale.
     """
     for name, item in step.run._registry.objects.items():
         if isinstance(item, torch.amp.GradScaler) and item.is_enabled():
@@ -41,9 +41,9 @@ def nonfinite(step: Step) -> str | None:
 class spike:
     """Vetoes a step whose gradient norm is more than `factor` times the median of the last `window` steps'.
 
-    All ranks have the same gradients, so they say the same; one that is new here says nothing until it saw `window`
-    steps, and others speak for it. Make it inside ``run.setup``, or outside of the training function, so that what it
-    saw outlives an interruption. Vetoed steps do not count for the median.
+    All ranks have the same gradients, so they agree. A new process abstains until it has seen `window` steps; the
+    others decide for it. Create it in ``run.setup`` or outside the training function, so that its history outlives an
+    interruption. Vetoed steps do not enter the median.
     """
 
     def __init__(self, factor: float, window: int = 16) -> None:
@@ -51,7 +51,7 @@ class spike:
             raise KeepstepError(f"veto.spike: factor={factor} must be above 1 and window={window} at least 1")
         self.factor = factor
         self.window = window
-        self._seen: OrderedDict[int, float] = OrderedDict()  # norms by step; a step that is redone overwrites its own
+        self._seen: OrderedDict[int, float] = OrderedDict()  # norms by step; a redone step overwrites its own
 
     def __call__(self, step: Step) -> str | None:
         """The reason, or None."""
@@ -71,7 +71,7 @@ class spike:
 
 
 def gradient_norm(step: Step) -> float:
-    """The norm of all gradients of protected modules taken together."""
+    """The norm of all gradients of protected modules together."""
     gradients = [
         parameter.grad
         for module in step.run._registry.modules()

@@ -1,7 +1,7 @@
 """Work that is still on the GPU: what must be finished before a vote, a copy or a new generation.
 
-PyTorch queues work on the GPU and goes on. Three times that is not good enough: a rank says "my gradients are final";
-its tensors are read, or written, by the engine's threads, which know no streams; an interrupted step is left.
+PyTorch queues work on the GPU and goes on. That is not enough at three times: when a rank says "my gradients are
+final"; when the engine's threads, which know no streams, read or write its tensors; when an interrupted step is left.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def devices_of(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
 
 
 def settle(devices: Iterable[torch.device], backends: Iterable[CudaBackend]) -> None:
-    """Before a vote: returns once the gradients on `devices` are really final, or raises.
+    """Called before a vote: returns once the gradients on `devices` are final, or raises.
 
-    Two things can be wrong with gradients of which the CPU thinks that they are done: the GPU still computes them (a
-    process that dies after its vote would take them along, and the others would count a step that never was), or a
-    collective failed and left anything in them. So it waits for an event on each device's current stream, behind which
-    is all that an optimizer would read, and then asks NCCL for errors. In this order: what fails a collective is noted
-    before its kernel lets go.
+    Gradients that look final on the CPU may be wrong in two ways: the GPU is still computing them (if the process died
+    after its vote they would be lost, and the others would count a step that never happened), or a collective failed
+    and left garbage in them. So this waits for an event on each device's current stream, after everything that an
+    optimizer would read, and then asks NCCL for errors. In this order, because an error is noted before the
+    collective's kernel ends.
 
     Raises:
         torch.distributed.DistBackendError: a communicator has failed.
@@ -67,7 +67,7 @@ def check(backends: Iterable[CudaBackend]) -> None:
 
 
 def synchronize() -> None:
-    """Waits for everything on all devices that this process uses. Nothing that is queued writes a tensor afterwards."""
+    """Waits for all work on all devices that this process uses. No queued work writes a tensor afterwards."""
     if in_use():
         for index in range(torch.cuda.device_count()):
             if _has_context(index):
@@ -83,8 +83,8 @@ def _has_context(index: int) -> bool:
 def end_if_broken(error: BaseException) -> None:
     """Ends this process if `error` left it without a usable GPU, so that it is replaced.
 
-    An illegal access or a fault of the hardware stays with the process: every later call fails. To try the step again
-    in it is of no use, and its tensors can be read by nobody.
+    After an illegal access or a hardware fault every later call fails. Redoing the step in this process is useless, and
+    its tensors cannot be read.
     """
     if not in_use() or not isinstance(error, RuntimeError) or "CUDA" not in str(error):
         return

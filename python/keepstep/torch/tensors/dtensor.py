@@ -1,4 +1,4 @@
-"""DTensors: what this rank holds of one, and where that lies. The class is only looked for once it is imported."""
+"""DTensors: what this rank holds of one, and its offset. The class is only used if it is imported."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def offsets(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """While each process builds for itself: what torch would scatter from one rank, each cuts out of its own.
+    """While each process builds alone: takes its part from its own values instead of torch's scatter from one rank.
 
-    `distribute_tensor` and `parallelize_module` take the values of one rank (``src_data_rank``). Here all have them.
+    `distribute_tensor` and `parallelize_module` use the values of one rank (``src_data_rank``). Here all have them.
     """
     placement_types: Any = importlib.import_module("torch.distributed.tensor.placement_types")
     original = placement_types.mesh_scatter

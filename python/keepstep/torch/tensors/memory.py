@@ -15,7 +15,7 @@ Region = tuple[int, int, int]  # address, bytes, number of the CUDA device; -1: 
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself if its bytes lie together in row-major order, else a copy that does."""
+    """`tensor` itself if its bytes are contiguous in row-major order, else a copy that is."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
@@ -29,7 +29,7 @@ def piece(tensor: torch.Tensor) -> Piece:
 
 
 def region(tensor: torch.Tensor) -> Region:
-    """Where a dense tensor lies, for the engine's copies; it must be on the CPU or on a CUDA device."""
+    """A dense tensor's memory, for the engine's copies; it must be on the CPU or on a CUDA device."""
     size = tensor.numel() * tensor.element_size()
     if tensor.device.type == "cuda":
         return tensor.data_ptr(), size, tensor.device.index
@@ -67,7 +67,7 @@ def on_cpu(tensors: list[torch.Tensor], what: str) -> None:
 
 
 def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Also in a thread that knows nothing of the modes that the caller's thread is in."""
+    """Also works in a thread without the caller's torch modes."""
     with torch.inference_mode(target.is_inference()), torch.no_grad():
         target.copy_(source)
 
