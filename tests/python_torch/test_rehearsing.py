@@ -74,7 +74,7 @@ def test_the_store_answers_like_one_and_refuses_what_only_a_peer_would_set():
     assert store.ask("count", "", b"") == (True, b"3")
     assert store.ask("wait", "nobody", b"")[0] is True
     assert store.ask("delete", "a", b"")[0] is True and store.ask("delete", "a", b"")[0] is False
-    with pytest.raises(RuntimeError, match="no peer that would set 'nobody'"):
+    with pytest.raises(RuntimeError, match="has no peers, and something waits for one to set 'nobody'"):
         store.ask("get", "nobody", b"")
 
 

@@ -158,5 +158,5 @@ def test_an_endpoint_that_is_nobodys_is_named_with_what_was_tried(launchers):
 def test_nodes_that_do_not_come_are_missed_by_number_and_a_loopback_endpoint_is_said(launchers):
     node = launchers("a", "true", nodes=3, options=["--no-python", "--join-timeout", 1])
     assert node.process.wait(60) == 1
-    assert "nodes 1, 2 did not come" in node.output()
+    assert "nodes 1, 2 did not join" in node.output()
     assert "That address is this machine's alone" in node.output()

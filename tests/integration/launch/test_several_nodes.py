@@ -271,7 +271,7 @@ def test_an_endpoint_in_use_is_an_error(tmp_path, nodes):
 def test_nodes_that_do_not_come_are_named(tmp_path):
     (node,) = start_nodes(tmp_path, "true", nodes=3, launchers=[0], options=["--no-python", "--join-timeout", 1])
     assert node.process.wait(60) == 1
-    assert "nodes 1, 2 did not come" in node.output()
+    assert "nodes 1, 2 did not join" in node.output()
 
 
 def test_a_node_with_other_options_or_another_script_is_refused_with_which_and_why(tmp_path):

@@ -159,14 +159,14 @@ def test_what_a_retry_hid_is_told_at_the_end(tmp_path):
     (line,) = job.events("failure_outlived")
     assert line["steps"] == 2 and line["step"] == 2 and line["last_step"] == 4 and line["skipped"], job.explain()
     assert "validation of step 2 does not work" in line["because"], job.explain()
-    assert "went on after failures" in job.output and line["because"] in job.output, job.explain()
+    assert "continued after failures" in job.output and line["because"] in job.output, job.explain()
 
 
 def test_what_fails_after_three_commits_ends_the_job(tmp_path):
     job = run_left(tmp_path, "raises", until=8)
     assert job.exit_code == 1, job.explain()
     assert "validation of step 2 does not work" in job.output.splitlines()[-1], job.explain()
-    assert "a redo begins after the commit" in job.output, job.explain()
+    assert "a redo resumes after the commit" in job.output, job.explain()
     assert "in evaluate\n" in job.output, "the traceback is missing" + job.explain()
 
 
