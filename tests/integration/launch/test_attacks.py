@@ -143,7 +143,7 @@ def listening_ports(pid):
     return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in files]
 
 
-@pytest.mark.parametrize("plane", ["tls", "plain"])
+@pytest.mark.parametrize("plane", ["tls", pytest.param("plain", marks=pytest.mark.long)])
 def test_floods_of_a_ranks_own_port_cost_nothing_and_a_killed_rank_comes_back(tmp_path, undisturbed, plane):
     until = 100
     what = [JOBS / "small.py", "--out", tmp_path, "--until", until, "--sleep", 0.1]

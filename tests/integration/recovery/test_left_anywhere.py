@@ -56,24 +56,17 @@ def test_a_closure_that_communicates_says_what_to_write_at_its_first_step(tmp_pa
     assert "inside step.commit(...)" in job.output and "communicates=True" in job.output, job.explain()
 
 
+def long(*cases):
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
 LEFT = [
-    "eval",
-    "average:copy",
-    "average:data",
-    "average:pointer",
-    "schedule-free",
-    "gan",
-    "extra",
-    "extra-restored",
-    "extra-entry",
-    "registered",
-    "assigned",
-    "lbfgs-communicates",
-    "entry-option",
-    "entry-mode",
-    "entry-statistics",
-    "average-eval",
-]
+    "eval", "average:copy", "schedule-free", "gan", "extra", "registered", "entry-option",
+    *long(
+        "average:data", "average:pointer", "extra-restored", "extra-entry", "assigned", "lbfgs-communicates",
+        "entry-mode", "entry-statistics", "average-eval",
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LEFT)
@@ -87,7 +80,7 @@ def test_a_rate_that_an_entry_scales_is_scaled_once_where_a_rank_dies_in_the_fir
     assert_same(job, undisturbed_case("entry-option"))
 
 
-BARE = ["average-bare:copy", "average-bare:data", "average-bare:pointer", "schedule-free-bare", "head"]
+BARE = ["average-bare:copy", "schedule-free-bare", *long("average-bare:data", "average-bare:pointer", "head")]
 
 
 @pytest.mark.parametrize("case", BARE)
@@ -215,7 +208,7 @@ def run_epochs(folder, case, *extra):
     return finish(folder, *start(folder, JOBS / "epochs.py", "--out", folder, "--case", case, *extra))
 
 
-@pytest.mark.parametrize("case", ["from-the-first", "from-that-epoch", "halved", "thawed"])
+@pytest.mark.parametrize("case", ["from-that-epoch", "halved", *long("from-the-first", "thawed")])
 def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, case):
     calm = run_epochs(tmp_path / "calm", case)
     assert calm.exit_code == 0, calm.explain()
