@@ -22,10 +22,12 @@ import types
 from typing import Any
 
 from keepstep import _engine
+from keepstep._errors import KeepstepError
 from keepstep._session import Session, set_session, watch_environment
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 MAX_TEMP_BYTES = 80
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 MAX_TEXT_BYTES = 60_000  # of a traceback in a message
 
 
@@ -34,12 +36,22 @@ def shortened(text: str) -> str:
     return text.encode(errors="replace")[-MAX_TEXT_BYTES:].decode(errors="ignore")
 
 
-def user_traceback(error: BaseException, ours: str) -> str:
-    """The traceback without its leading frames in the file `ours`."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == ours:
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+def user_traceback(error: BaseException) -> str:
+    """The traceback of `error`, and of what caused it, without the frames of this package."""
+    text = traceback.TracebackException.from_exception(error)
+    _leave_out_ours(text, error)
+    return "".join(text.format())
+
+
+def _leave_out_ours(text: traceback.TracebackException | None, error: BaseException | None) -> None:
+    """An error of our own keeps them: one that was raised in this package and is no `KeepstepError`."""
+    if text is None or error is None:
+        return
+    users = [frame for frame in text.stack if not frame.filename.startswith(PACKAGE)]
+    if users and (isinstance(error, KeepstepError) or users[-1] is text.stack[-1]):
+        text.stack[:] = users
+    _leave_out_ours(text.__cause__, error.__cause__)
+    _leave_out_ours(text.__context__, error.__context__)
 
 
 def fingerprint() -> dict[str, str]:
@@ -135,7 +147,7 @@ def run_worker(spec: dict[str, Any], socket_fd: int, memory_fd: int) -> int:
     except _engine.JobEnded:
         code = 0 if session.recoverable else 1
     except BaseException as error:
-        text = user_traceback(error, __file__)
+        text = user_traceback(error)
         sys.stderr.write(text)
         session.engine.tell_crashed(shortened(text))
         code = 1

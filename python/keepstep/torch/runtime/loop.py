@@ -147,7 +147,7 @@ def _take_exception(current: Session, error: Exception) -> str:
         current.engine.fail(
             current_step(),
             what,
-            shortened(user_traceback(error, __file__)),
+            shortened(user_traceback(error)),
             fatal=isinstance(error, KeepstepError),
             after_commit=after_commit(),
         )
