@@ -19,10 +19,6 @@ namespace {
 
 constexpr double kMaxSeconds = 1e9;  // for a limit; more is as good as no limit
 
-brain::Version committed(const WorkerProcess& process) {
-  return process.page().progress.committed.load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 void Agent::on_started(WorkerId id, pid_t pid, Fd pidfd, const std::string& how) {
@@ -223,7 +219,7 @@ void Agent::on_death_notice(const std::shared_ptr<WorkerProcess>& process) {
   if (!core_.is_dead(*process)) {
     read_last_words(process);
     step(brain::WorkerDied{process->id, process->pid, -1, 0, "robust mutex", process->traceback, process->unfit,
-                           committed(*process)});
+                           process->committed(core_.brain.identity())});
   }
 }
 
@@ -257,7 +253,7 @@ void Agent::on_exit(std::shared_ptr<WorkerProcess> process) {
     step(brain::WorkerExited{process->id});
   } else {
     step(brain::WorkerDied{process->id, process->pid, status->signal, status->exit_code, "pidfd", process->traceback,
-                           process->unfit, committed(*process)});
+                           process->unfit, process->committed(core_.brain.identity())});
   }
   finish_if_empty();
 }

@@ -53,7 +53,7 @@ RankProgress HangWatch::progress_of(brain::Rank rank, const WorkerProcess& proce
   progress.rank = rank;
   progress.worker = process.id;
   // In this order: `committed` belongs to a time written before it; `left` never runs ahead of `entered`.
-  progress.committed = words.committed.load(std::memory_order_acquire);
+  progress.committed = process.committed(view.identity);
   progress.committed_at = Time(words.committed_ns.load(relaxed));
   progress.left = collectives.left.load(std::memory_order_acquire);
   progress.messages = collectives.waited.load(relaxed);

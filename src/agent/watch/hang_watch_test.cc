@@ -130,6 +130,27 @@ void commit_until_step_120(Node& node, FakeWorker& first, FakeWorker& second, in
   }
 }
 
+// Its pages still say how many steps the function before had. A step that takes long is not measured against these.
+TEST(HangWatch, what_was_committed_in_another_generation_is_not_learned_from) {
+  FakeWorker first(10);
+  FakeWorker second(11);
+  Node node;
+  int64_t now_ns = 1'000'000'000;
+  commit_until_step_120(node, first, second, now_ns);
+  node.view.identity.generation += 1;
+  node.view.version = 0;
+  EXPECT_TRUE(look_for(node, now_ns, 1).empty());
+  for (FakeWorker* worker : {&first, &second}) {
+    EXPECT_EQ(worker->process().committed(kIdentity), 119u);
+    EXPECT_EQ(worker->process().committed(node.view.identity), 0u);
+    worker->page().progress.committed = 0;
+    worker->page().progress.place = rank::pack_place(1, 1, brain::StepPhase::kMicroBatch);
+    worker->page().word = brain::pack(brain::StepWord{node.view.identity, 1, brain::Vote::kOpen, false});
+  }
+  first.enter_collective();
+  EXPECT_TRUE(look_for(node, now_ns, 50).empty());
+}
+
 TEST(HangWatch, who_does_not_come_to_a_collective_is_told_by_the_words_in_the_pages) {
   FakeWorker first(10);
   FakeWorker second(11);

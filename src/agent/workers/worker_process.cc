@@ -12,6 +12,12 @@
 
 namespace keepstep::agent {
 
+brain::Version WorkerProcess::committed(brain::Identity identity) const {
+  // In this order: the rank clears what it committed before it opens the generation's first step (rank/vote/steps.cc).
+  const brain::StepWord word = brain::unpack_step_word(page().word.load());
+  return word.identity == identity ? page().progress.committed.load(std::memory_order_acquire) : 0;
+}
+
 StatusOr<std::shared_ptr<WorkerProcess>> WorkerProcess::create(brain::WorkerId id, bool spare,
                                                                const rank::WorkerLayout& layout) {
   auto process = std::make_shared<WorkerProcess>();

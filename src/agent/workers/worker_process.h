@@ -22,6 +22,9 @@ struct WorkerProcess {
                                                          const rank::WorkerLayout& layout);
 
   rank::WorkerPage& page() const { return *reinterpret_cast<rank::WorkerPage*>(memory.data()); }
+  // The newest step that it committed in this generation; 0: none. Versions begin again in another function, so what it
+  // committed in another generation says nothing here.
+  brain::Version committed(brain::Identity identity) const;
 
   brain::WorkerId id = brain::kNoWorker;
   bool spare = false;

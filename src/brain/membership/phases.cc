@@ -290,7 +290,8 @@ void Phases::restart(const std::string& because) {
 
 void Phases::clear_for_restart(const std::string& because) {
   const Version newest = std::max({job_.version, job_.progress, job_.dead_had});
-  job_.journal("restart", because, {{"lost_steps", static_cast<int64_t>(newest - job_.holdings.origin())}});
+  const Version origin = std::min(newest, job_.holdings.origin());
+  job_.journal("restart", because, {{"lost_steps", static_cast<int64_t>(newest - origin)}});
   for (const Member& member : job_.round.members()) {
     if (job_.alive(member)) {
       job_.end_worker(member.worker, because);

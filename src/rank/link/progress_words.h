@@ -15,7 +15,7 @@ struct ProgressWords {
   alignas(64) std::atomic<uint64_t> place;
   std::atomic<uint32_t> waits_in;     // brain::WaitsIn: what the main thread waits in other than collectives and votes
   std::atomic<uint32_t> slow;         // number of run.slow sections that it is in
-  std::atomic<uint64_t> committed;    // the newest step whose update has finished; 0: none
+  std::atomic<uint64_t> committed;    // the newest step of this generation whose update has finished; 0: none
   std::atomic<int64_t> committed_ns;  // when, CLOCK_MONOTONIC
   comm::CollectiveWords collectives;
 };

@@ -43,6 +43,7 @@ void Steps::enter(std::function<std::string()> broken_link) {
   updating_ = false;
   committed_here_ = false;
   committed_ns_ = 0;
+  generation_.progress().committed.store(0, std::memory_order_relaxed);  // before open(), which publishes it
   for (DigestSlot& slot : generation_.own_page().digest) {
     slot.step = 0;  // of an attempt that did not count; its sealed words have been read
   }
