@@ -86,7 +86,7 @@ def _lay_out_for_good(replica: DistributedDataParallel) -> None:
     """Does at once what DDP does after its first iteration. A collective."""
     if hasattr(replica, "reducer") and _lays_out_anew(replica, replica.static_graph):  # none: all gradients are delayed
         replica.reducer._push_all_rebuilt_params()
-        replica.reducer._rebuild_buckets()
+        replica._has_rebuilt_buckets = replica.reducer._rebuild_buckets()
 
 
 def _uncounted(broadcast: Callable[..., None]) -> Callable[..., None]:

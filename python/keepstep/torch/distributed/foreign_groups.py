@@ -1,4 +1,4 @@
-"""Process groups of other backends, which no replacement could join."""
+"""A world's process group of another backend, which no replacement could join."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ CANNOT_RECOVER = ("gloo", "mpi", "ucc")
 
 
 def refuse(where: str) -> None:
-    """Called in a recoverable function before its steps.
+    """Called in a recoverable function before its steps. Groups of `new_group` end with the generation and may stay.
 
     Raises:
-        KeepstepError: a group has such a backend. After a fault its members would wait for each other for ever.
+        KeepstepError: the world's group has such a backend. After a fault its members would wait for ever.
     """
     from torch.distributed import distributed_c10d as c10d
 
-    for group in c10d._world.pg_map:
-        backends = c10d._world.pg_backend_config.get(group, "")  # "cpu:gloo,cuda:nccl"
-        for name in {each.partition(":")[2] for each in str(backends).split(",")} & set(CANNOT_RECOVER):
-            made = "init_process_group" if group is c10d.GroupMember.WORLD else "new_group"
-            raise KeepstepError(
-                f"{where}: no replacement can join the process group of {made}('{name}'). Remove it, as run.ddp makes "
-                f"the world's group; or write {made}('keepstep')"
-            )
+    world = c10d.GroupMember.WORLD
+    if world is None or world.size() == 1:
+        return
+    backends = str(c10d._world.pg_backend_config.get(world, ""))  # "cpu:gloo,cuda:nccl"
+    for name in {each.partition(":")[2] for each in backends.split(",")} & set(CANNOT_RECOVER):
+        raise KeepstepError(
+            f"{where}: no replacement can join the process group of init_process_group('{name}'). Remove the call, as "
+            "run.ddp makes the world's group; or write init_process_group('keepstep')"
+        )

@@ -585,7 +585,8 @@ class Run:
         if self._checkpoints is not None:
             self._checkpoints.after_step(number, all_flags, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
-        self._without_loss.after(step)
+        if not self._shards.wanted:  # of a pipeline only the last stage has a loss
+            self._without_loss.after(step)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
         self._checks.after()
