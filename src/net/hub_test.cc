@@ -196,7 +196,8 @@ TEST_F(HubTest, a_last_word_is_not_overtaken_by_the_end) {
     const auto there = connect();
     const auto here = accept();
     there->link->send("first");
-    for (volatile int wait = 0; wait < 50 * (i % 40); wait = wait + 1) {
+    for (int wait = 0; wait < 50 * (i % 40); ++wait) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the loop
     }
     there->link->send("last");
     there->link->end();
