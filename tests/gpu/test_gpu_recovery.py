@@ -63,3 +63,10 @@ def test_a_process_whose_gpu_context_is_spoilt_ends_and_is_replaced(tmp_path):
     ends = {note["rank"]: note for note in job.notes}
     assert ends[0]["entry"] == "recovery" and ends[1]["entry"] == "replacement", job.explain()
     assert ends[0]["weights"] == ends[1]["weights"], job.explain()
+
+
+def test_a_spare_that_builds_on_the_gpu_steps_in(tmp_path, undisturbed):
+    inject = ["kill:rank=1,step=4,phase=backward", "kill:rank=0,step=7,phase=update"]
+    job = run_cuda(tmp_path, spares=1, inject=inject, extra=["--build-on-device"])
+    assert_same_history(job, undisturbed("plain"), UNTIL)
+    assert_survivors_kept_their_process(job, [1, 0], 2)

@@ -66,6 +66,7 @@ parser.add_argument("--veto-at", type=int, default=0, help="the last rank vetoes
 parser.add_argument("--rehearse", action="store_true", help="spares do, though nothing is compiled")
 parser.add_argument("--backend", default="keepstep", help="with --by-hand")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+parser.add_argument("--build-on-device", action="store_true", help="build does, a spare's too")
 parser.add_argument("--saves", help="a folder for checkpoints, and the agents keep copies of each step")
 args = parser.parse_args()
 if args.device == "cuda":
@@ -81,6 +82,8 @@ def note(**values):
 
 def build():
     model = Rich() if args.model == "rich" else Plain(args.width)
+    if args.build_on_device:
+        model.to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
     # A scale this high overflows at first: the first updates are skipped, and the scale falls.
