@@ -71,7 +71,7 @@ def stages(seconds: float | None, root: Path = ROOT) -> list[Stage]:
             before = "scripts/setup.sh strangers && " if path.parent.name == "strangers" else ""
             long = f"{PYTEST} -m long {shlex.quote(str(path.relative_to(root)))}"
             command = before + (f"env {shorter} {long}" if shorter else long)
-            found.append(Stage(f"long/{name}", command, () if path.parent.name == "conformance" else PAGES))
+            found.append(Stage(f"long/{name}", command, () if path.parent.name in ("conformance", "docs") else PAGES))
     found.append(Stage("chaos", f"make chaos {shorter}".strip()))
     found.append(Stage("chaos-elastic", f"make chaos ELASTIC=1 {shorter}".strip()))
     return found

@@ -21,26 +21,26 @@ namespace keepstep::cli {
 namespace {
 
 constexpr const char* kOverview =
-    R"(keepstep: training that keeps step. Any rank of a PyTorch job may die; the job goes on, and no step is lost.
+    R"(keepstep: training that keeps step. Any rank of a PyTorch job may die; the job continues, and no step is lost.
 
 usage: keepstep COMMAND ...
 
 commands:
   run      start a training script on several ranks, with torchrun's options
-  doctor   can this machine run jobs, and do its peers reach it? each thing: fine, or what to do
-  report   what happened in a run: every recovery with its phases, goodput, lost rank-seconds
-  certify  run a script through a systematic set of faults and say what it survives
-  ckpt     look into checkpoints, check, export and remove them
-  data     make corpora of tokens from text, and look into them
-  bench    measure recovery or the cost of a step on this machine
-  jobs     the jobs of this user that run on this machine
-  stacks   what every rank of a running job is doing right now
-  inject   a fault into a running job, to see how it answers
-  scale    the size of a running elastic job: show it, change it, change its policy
-  node     serve ranks that torchrun or srun started (they start it by themselves)
-  version  of keepstep; with --json of all that it was built with, too
+  doctor   check that this machine and its peers can run jobs
+  report   show what happened in a run: recoveries with their phases, goodput, lost rank-seconds
+  certify  run your script through a set of faults and show what it survives
+  ckpt     inspect, verify, export and remove checkpoints
+  data     build token corpora from text, and inspect them
+  bench    measure recovery, or the cost of a step, on this machine
+  jobs     list your jobs on this machine
+  stacks   show what every rank of a running job is doing
+  inject   inject a fault into a running job
+  scale    show or change the size and policy of a running elastic job
+  node     serve ranks that torchrun or srun started (they start it themselves)
+  version  print the version; with --json also everything it was built with
 
-  keepstep COMMAND --help    all options of a command
+  keepstep COMMAND --help    show all options of a command
 
 examples:
   keepstep run --nproc-per-node 4 train.py --lr 3e-4      where you had torchrun
@@ -49,7 +49,7 @@ examples:
   keepstep doctor                                         on a new machine, before the first job
   keepstep bench recovery --against torchrun --json
 
-exit codes: 0 all went well; 2 the options are wrong (all mistakes are listed); otherwise that of the failed rank.
+exit codes: 0 success; 2 wrong options (all mistakes are listed); otherwise the failed rank's exit code.
 )";
 
 // Passed to Python unchanged.

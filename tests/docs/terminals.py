@@ -1,5 +1,6 @@
 """Windows in which a reader would type a page's commands: bash on a pseudo-terminal each."""
 
+import contextlib
 import os
 import pty
 import re
@@ -112,7 +113,8 @@ class Terminal:
 
     def close(self):
         """Closes the window: what still runs in it gets SIGHUP."""
-        os.killpg(os.tcgetpgrp(self._master), signal.SIGHUP)
+        with contextlib.suppress(ProcessLookupError):  # a command can end right now; bash signals its later ones
+            os.killpg(os.tcgetpgrp(self._master), signal.SIGHUP)
         self._process.send_signal(signal.SIGHUP)
         self._process.wait(LIMIT_S)
         os.close(self._master)

@@ -199,7 +199,12 @@ def follow(page, folder):
             terminal.close()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def followed(page):
+    long = page.stem in ("elastic", "fsdp2")
+    return pytest.param(page, id=page.name, marks=[pytest.mark.long] if long else [])
+
+
+@pytest.mark.parametrize("page", map(followed, PAGES))
 def test_what_a_page_says_happens(page, tmp_path):
     if page.stem == "fsdp2" and not hasattr(FSDPModule, "reset_iter_state"):
         pytest.skip("FSDP2 of this torch cannot leave a step in the middle")

@@ -19,14 +19,12 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "recovery": Benchmark(
-        "recovery.command", "how long a job stands still after a SIGKILL, against torchrun and torchft"
-    ),
+    "recovery": Benchmark("recovery.command", "how long a SIGKILL interrupts a job, against torchrun and torchft"),
     "step": Benchmark("step.command", "what commit, heartbeat and journal add to a step"),
-    "digest": Benchmark("step.digest", "what it costs a step that ranks compare their gradients before they vote"),
+    "digest": Benchmark("step.digest", "what comparing gradients between ranks adds to a step"),
     "elastic": Benchmark(
         "elastic.command",
-        "how long a job stands still while its size changes, against torchrun, and its throughput at each size",
+        "how long a resize interrupts a job, against torchrun, and the throughput at each size",
     ),
     "checkpoint": Benchmark(
         "checkpoint.command", "copies of sharded state after every step, against torch.save and DCP's async_save"
@@ -36,26 +34,31 @@ BENCHMARKS = {
         "a replaced rank's state from 1, 2 and 3 sources, against a plain copy and iperf3 (root, namespaces)",
     ),
     "allreduce": Benchmark("comm.allreduce", "all_reduce within one machine, against Gloo"),
-    "rendezvous": Benchmark("comm.rendezvous", "until every rank knows where every other is, against TCPStore"),
+    "rendezvous": Benchmark(
+        "comm.rendezvous", "time until every rank knows every other rank's address, against TCPStore"
+    ),
     "membership": Benchmark("comm.membership", "what the coordinator's decisions cost at up to 100,000 ranks"),
-    "reproducible": Benchmark("step.reproducible", "what bits that no number of ranks changes cost, against DDP"),
-    "rehearsal": Benchmark("recovery.rehearsal", "what it saves that spares rehearse their first step"),
+    "reproducible": Benchmark("step.reproducible", "what bit-identical results at any world size cost, against DDP"),
+    "rehearsal": Benchmark("recovery.rehearsal", "what it saves when spares rehearse their first step"),
     "transport": Benchmark(
         "comm.transport", "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)"
     ),
     "parity": Benchmark("checkpoint.parity", "Reed-Solomon coding per core, beside ISA-L's own loop"),
     "data-build": Benchmark(
-        "data.build", "text to a corpus of tokens, against megatron-core and Hugging Face datasets"
+        "data.build", "from text to a token corpus, against megatron-core and Hugging Face datasets"
     ),
-    "data": Benchmark("data.command", "batches of tokens and the first one after a start, against DataLoaders"),
+    "data": Benchmark("data.command", "batches of tokens, and the first batch after a start, against DataLoaders"),
     "demo": Benchmark(
-        "demo.command", "a job that loses ranks and a node, shown live, compared bit for bit with an undisturbed run"
+        "demo.command", "a job that loses ranks and a node, shown live and compared bit for bit with an undisturbed run"
     ),
 }
 
 
 def _usage() -> str:
-    lines = ["usage: keepstep bench NAME [options]; --help after the name tells more", ""]
+    lines = [
+        "usage: keepstep bench NAME [options]\n\n  keepstep bench NAME --help    show all options of a benchmark",
+        "",
+    ]
     return "\n".join(lines + [f"  {name:<13} {each.what}" for name, each in BENCHMARKS.items()])
 
 

@@ -1,19 +1,19 @@
-"""``keepstep certify``: what a script survives, tried out.
+"""``keepstep certify``: tests which faults a script survives.
 
 usage: keepstep certify [OPTIONS] [OPTIONS OF keepstep run] SCRIPT [ARGUMENTS OF SCRIPT ...]
 
-Runs SCRIPT undisturbed twice, then once per fault of a systematic set, and compares every loss, all protected state and
-all samples bit by bit with the undisturbed run.
+Runs SCRIPT twice undisturbed, then once for each fault in a systematic set, and compares every loss, all protected
+state and all samples bit by bit with the undisturbed run.
 
 options:
-  --steps N        last step of each job; 0: as many as the script makes (default 10)
-  --out DIR        kept here: each job's journal and output, index.html, certificate.json (default certify)
-  --only A,B       these faults only
-  --list           the faults, without running anything
-  --timeout S      a job that takes longer is taken for hung (default 600)
-  --json           one JSON object instead of tables
+  --steps N        last step of each job; 0: as many steps as the script runs (default 10)
+  --out DIR        folder for each job's journal and output, index.html and certificate.json (default certify)
+  --only A,B       try these faults only
+  --list           list the faults and run nothing
+  --timeout S      end a job that takes longer, and count it as hung (default 600)
+  --json           print one JSON object instead of tables
 
-Exit code 0: it survives all; 1: it does not, or nothing could be tried; 2: wrong options.
+Exit code 0: the script survives all faults; 1: it does not, or nothing could be tried; 2: wrong options.
 """
 
 from __future__ import annotations

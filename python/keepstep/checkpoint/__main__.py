@@ -12,22 +12,23 @@ from keepstep.checkpoint import checking, exporting, keeping, listing
 USAGE = """usage: keepstep ckpt COMMAND ...
 
 commands:
-  ls       the checkpoints of one or more destinations: step, complete or not, size, where, age
-  show     what is in a checkpoint: tensors, objects, files
-  verify   read all of a checkpoint and compare it with its checksums
-  diff     what differs between two checkpoints
-  export   a checkpoint as safetensors, in Hugging Face's layout
+  ls       list the checkpoints in one or more destinations: step, complete or not, size, where, age
+  show     show what a checkpoint contains: tensors, objects, files
+  verify   read a whole checkpoint and compare it with its checksums
+  diff     show how two checkpoints differ
+  export   write a checkpoint as safetensors, in Hugging Face's layout
   rm       remove checkpoints
-  pin      keep a checkpoint, whatever retention says
+  pin      keep a checkpoint regardless of retention
 
-  keepstep ckpt COMMAND --help    all options of a command
+  keepstep ckpt COMMAND --help    show all options of a command
 
-A destination is a folder, file:///folder or s3://bucket/prefix. DESTINATION@120 is its step 120, DESTINATION alone
-its newest complete checkpoint, or the one that the folder itself is (DCP's own, too). For ls, show and verify also
-memory://JOB: what the agents of a running job hold; JOB as for `keepstep stacks`, HOST:PORT with a token.
+A destination is a folder, file:///folder or s3://bucket/prefix. DESTINATION@120 is the checkpoint of step 120;
+DESTINATION alone is the newest complete one, or the folder itself if it is a checkpoint (one of DCP's, too). ls, show
+and verify also accept memory://JOB, what the agents of a running job hold: JOB as for `keepstep stacks`, or HOST:PORT
+with a token.
 
 examples:
-  keepstep ckpt ls                     of the jobs of this machine: in memory, and where they save to
+  keepstep ckpt ls                     checkpoints of this machine's jobs, in memory and where they save
   keepstep ckpt ls memory://train-4f2a /data/run s3://bucket/run
   keepstep ckpt verify s3://bucket/run@120
   keepstep ckpt export /data/run --prefix model. --out hf

@@ -125,14 +125,16 @@ def _memory_words(result: dict[str, Any]) -> str:
 def verify(arguments: list[str]) -> int:
     options_parser = parser(
         "verify",
-        "Reads all of a checkpoint and compares it with its checksums. Exit code 1 if anything is wrong. What DCP "
+        "Reads a whole checkpoint and compares it with its checksums. Exit code 1 if anything is wrong. What DCP "
         "itself wrote has no checksums: then only sizes are compared. In the memory of a job everything is read, all "
         "steps and all copies.",
     )
     options_parser.add_argument("checkpoints", nargs="+", metavar="DESTINATION[@STEP]")
-    options_parser.add_argument("--all", action="store_true", help="all complete checkpoints of each destination")
-    options_parser.add_argument("--json", action="store_true", help="one JSON object")
-    options_parser.add_argument("--quiet", action="store_true", help="no progress")
+    options_parser.add_argument(
+        "--all", action="store_true", help="check every complete checkpoint in each destination"
+    )
+    options_parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options_parser.add_argument("--quiet", action="store_true", help="show no progress")
     key_options(options_parser)
     options = options_parser.parse_args(arguments)
     results: list[dict[str, Any]] = []
@@ -186,13 +188,13 @@ def _same_data(first: destinations.Opened, second: destinations.Opened, names: l
 def diff(arguments: list[str]) -> int:
     options_parser = parser(
         "diff",
-        "What differs between two checkpoints: names, shapes, dtypes, and with --data every element, however the "
-        "tensors are cut into parts. Exit code 1 if anything does.",
+        "Shows how two checkpoints differ: in names, shapes and dtypes, and with --data in every element, however the "
+        "tensors are split. Exit code 1 if they differ.",
     )
     options_parser.add_argument("first", metavar="DESTINATION[@STEP]")
     options_parser.add_argument("second", metavar="DESTINATION[@STEP]")
     options_parser.add_argument("--data", action="store_true", help="also compare the elements, byte by byte")
-    options_parser.add_argument("--json", action="store_true", help="one JSON object")
+    options_parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = options_parser.parse_args(arguments)
     memory.refuse("diff", [options.first, options.second])
     first = destinations.open_checkpoint(*destinations.split_step(options.first))

@@ -98,15 +98,18 @@ def export(arguments: list[str]) -> int:
         "model.safetensors.index.json, as Hugging Face's from_pretrained reads them.",
     )
     options_parser.add_argument("checkpoint", metavar="DESTINATION[@STEP]")
-    options_parser.add_argument("--out", required=True, metavar="FOLDER", help="is made if it is not there")
+    options_parser.add_argument("--out", required=True, metavar="FOLDER", help="output folder; created if missing")
     options_parser.add_argument(
         "--prefix", default="", metavar="TEXT",
-        help="only tensors whose names begin so, without it in their new names: 'model.' leaves the optimizer behind",
+        help="export only tensors whose names begin with TEXT, and drop it from their names: 'model.' leaves out the "
+        "optimizer",
     )  # fmt: skip
-    options_parser.add_argument("--shard-size", default="5GB", metavar="SIZE", help="of one file (default %(default)s)")
-    options_parser.add_argument("--force", action="store_true", help="replace what is there")
-    options_parser.add_argument("--quiet", action="store_true", help="no progress")
-    options_parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
+    options_parser.add_argument(
+        "--shard-size", default="5GB", metavar="SIZE", help="size of one file (default %(default)s)"
+    )
+    options_parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    options_parser.add_argument("--quiet", action="store_true", help="show no progress")
+    options_parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     options = options_parser.parse_args(arguments)
     memory.refuse("export", [options.checkpoint])
     opened = destinations.open_checkpoint(*destinations.split_step(options.checkpoint))

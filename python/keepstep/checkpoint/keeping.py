@@ -30,11 +30,11 @@ def _at_work(store: _checkpoint.Store) -> bool:
 
 def rm(arguments: list[str]) -> int:
     options_parser = parser(
-        "rm", "Removes checkpoints, and what saves that did not end have left. Pinned ones stay; so does the newest "
-        "complete one of a destination, unless --last.",
+        "rm", "Removes checkpoints, and the remains of unfinished saves. Pinned checkpoints stay; so does the newest "
+        "complete one in a destination, unless --last is given.",
     )  # fmt: skip
     options_parser.add_argument("checkpoints", nargs="+", type=_named, metavar="DESTINATION@STEP")
-    options_parser.add_argument("--last", action="store_true", help="also the newest complete one")
+    options_parser.add_argument("--last", action="store_true", help="also remove the newest complete one")
     options = options_parser.parse_args(arguments)
     memory.refuse("rm", [destination for destination, _ in options.checkpoints])
     for destination, step in options.checkpoints:
@@ -62,10 +62,10 @@ def rm(arguments: list[str]) -> int:
 
 
 def pin(arguments: list[str]) -> int:
-    options_parser = parser("pin", "Keeps checkpoints, whatever retention and `keepstep ckpt rm` say.")
+    options_parser = parser("pin", "Keeps checkpoints, regardless of retention and `keepstep ckpt rm`.")
     options_parser.add_argument("checkpoints", nargs="+", type=_named, metavar="DESTINATION@STEP")
-    options_parser.add_argument("--remove", action="store_true", help="they may go again")
-    options_parser.add_argument("--why", default="", metavar="TEXT", help="is kept with the pin")
+    options_parser.add_argument("--remove", action="store_true", help="unpin them")
+    options_parser.add_argument("--why", default="", metavar="TEXT", help="reason to store with the pin")
     options = options_parser.parse_args(arguments)
     memory.refuse("pin", [destination for destination, _ in options.checkpoints])
     for destination, step in options.checkpoints:

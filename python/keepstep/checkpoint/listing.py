@@ -114,11 +114,11 @@ def _at_hand() -> list[str]:
 
 def ls(arguments: list[str]) -> int:
     options_parser = parser(
-        "ls", "The checkpoints of one or more destinations, the newest first. Nothing is read but names and sizes. "
-        "Without a destination: those in the memory of this machine's jobs, and where these save to.",
+        "ls", "Lists the checkpoints in one or more destinations, newest first. Reads names and sizes only. "
+        "Without a destination: the checkpoints of this machine's jobs, in memory and where they save.",
     )  # fmt: skip
     options_parser.add_argument("destinations", nargs="*", metavar="DESTINATION")
-    options_parser.add_argument("--json", action="store_true", help="one JSON object")
+    options_parser.add_argument("--json", action="store_true", help="print one JSON object")
     key_options(options_parser)
     options = options_parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
@@ -188,11 +188,13 @@ def ls(arguments: list[str]) -> int:
 
 
 def show(arguments: list[str]) -> int:
-    options_parser = parser("show", "What is in a checkpoint. Reads its manifest (or DCP's .metadata), not its data.")
+    options_parser = parser(
+        "show", "Shows what a checkpoint contains. Reads its manifest (or DCP's .metadata), not its data."
+    )
     options_parser.add_argument("checkpoint", metavar="DESTINATION[@STEP]")
-    options_parser.add_argument("--all", action="store_true", help=f"all tensors, not only the first {_MAX_SHOWN}")
-    options_parser.add_argument("--files", action="store_true", help="also the files and their checksums")
-    options_parser.add_argument("--json", action="store_true", help="one JSON object, with everything")
+    options_parser.add_argument("--all", action="store_true", help=f"show all tensors, not only the first {_MAX_SHOWN}")
+    options_parser.add_argument("--files", action="store_true", help="also show the files and their checksums")
+    options_parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     key_options(options_parser)
     options = options_parser.parse_args(arguments)
     if memory.is_memory(options.checkpoint):

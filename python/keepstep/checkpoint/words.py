@@ -16,10 +16,10 @@ def parser(name: str, what: str) -> argparse.ArgumentParser:
 
 def key_options(options_parser: argparse.ArgumentParser) -> None:
     options_parser.add_argument(
-        "--token-file", metavar="FILE", help="the job token, for memory://HOST:PORT; else KEEPSTEP_TOKEN"
+        "--token-file", metavar="FILE", help="the job token, for memory://HOST:PORT; default: KEEPSTEP_TOKEN"
     )
     options_parser.add_argument(
-        "--rdzv-id", metavar="ID", help="that of the job, for memory://HOST:PORT, if its launchers were given one"
+        "--rdzv-id", metavar="ID", help="the job's --rdzv-id, for memory://HOST:PORT, if it has one"
     )
 
 

@@ -11,13 +11,13 @@ from keepstep.data.builder import command
 USAGE = """usage: keepstep data COMMAND ...
 
 commands:
-  build    make a corpus from files of text (JSON lines, JSON, Parquet, Arrow, plain text, source files)
-  chat     make a corpus of fine-tuning examples (chats, questions and answers) and its loss mask
-  info     what a corpus has
-  verify   read all of a corpus and check it
+  build    build a corpus from text files (JSON lines, JSON, Parquet, Arrow, plain text, source files)
+  chat     build a corpus of fine-tuning examples (chats, questions and answers) with its loss mask
+  info     show what a corpus contains
+  verify   read a whole corpus and check it
   sample   show documents of a corpus
 
-  keepstep data COMMAND --help    all options of a command
+  keepstep data COMMAND --help    show all options of a command
 
 example:
   keepstep data build --input 'shards/*.jsonl.zst' --out corpus --tokenizer tokenizer.json --append-eod

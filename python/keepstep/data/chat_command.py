@@ -39,8 +39,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         help="lines that hold no example: stop and name file and line, or skip and count (default "
         "%(default)s)")  # fmt: skip
     add("--force", action="store_true", help="replace a corpus that is there")
-    add("--quiet", action="store_true", help="no progress")
-    add("--json", action="store_true", help="the summary as one JSON object")
+    add("--quiet", action="store_true", help="show no progress")
+    add("--json", action="store_true", help="print the summary as one JSON object")
     found = parser.parse_args(arguments)
     check_end_of_document(parser, found)
     return found

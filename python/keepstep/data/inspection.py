@@ -20,7 +20,7 @@ STEP_BYTES = 32 << 20
 
 def _parser(name: str, what: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"keepstep data {name}", description=what, allow_abbrev=False)
-    parser.add_argument("prefix", metavar="PREFIX", help="of the corpus: PREFIX.bin and PREFIX.idx")
+    parser.add_argument("prefix", metavar="PREFIX", help="the corpus: PREFIX.bin and PREFIX.idx")
     return parser
 
 
@@ -42,8 +42,8 @@ def _about(corpus: _engine.TokenCorpus) -> dict[str, Any]:
 
 
 def info(arguments: list[str]) -> int:
-    parser = _parser("info", "What a corpus has; reads its index, not its tokens.")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser = _parser("info", "Shows what a corpus contains. Reads its index, not its tokens.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     try:
         corpus = _engine.TokenCorpus(options.prefix)
@@ -151,12 +151,16 @@ def _decoder(name: str, digest: str | None) -> Any:
 
 def sample(arguments: list[str]) -> int:
     parser = _parser("sample", "Shows documents of a corpus, at random or one by its number.")
-    parser.add_argument("--count", type=int, default=3, help="how many (default %(default)s)")
-    parser.add_argument("--document", type=int, metavar="N", help="this one, counted from 0")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice (default %(default)s)")
-    parser.add_argument("--tokens", type=int, default=100, help="of each document, at most (default %(default)s)")
-    parser.add_argument("--tokenizer", metavar="bytes|FILE", help="to show text (default: that it was built with)")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument("--count", type=int, default=3, help="how many documents (default %(default)s)")
+    parser.add_argument("--document", type=int, metavar="N", help="show document N, counted from 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed for choosing documents (default %(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, default=100, help="most tokens to show of each document (default %(default)s)"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="bytes|FILE", help="tokenizer to show text with (default: the one that built the corpus)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_args(arguments)
     try:
         corpus = _engine.TokenCorpus(options.prefix)

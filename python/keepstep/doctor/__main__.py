@@ -19,34 +19,37 @@ ports. Then a small job on this machine sends data over shared memory and TLS, a
 
 With --rdzv-endpoint, started on several machines at about the same time, doctors also meet there as a small job of
 their own: each resolves the others' names, compares clocks, and sends data both ways. The first one on the machine that
-the endpoint names is node 0. If a job answers at the endpoint, it is left alone.
+the endpoint names is node 0. A job that already runs at the endpoint is left alone.
 
 examples:
   keepstep doctor
   keepstep doctor --nproc-per-node 8 --json
   keepstep doctor --rdzv-endpoint node-a:29400 --token-file job.token --nnodes 2     on both machines
 
-exit codes: 0 jobs can run here, perhaps with warnings; 1 something keeps them from it, and is named; 2 wrong options.
+exit codes: 0 jobs can run here, perhaps with warnings; 1 jobs cannot run here, and why is printed; 2 wrong options.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="keepstep doctor",
-        description="Can this machine run jobs? Each thing that they need is fine, or it is said what to do.",
+        description="Checks whether this machine can run jobs. For each thing that jobs need, prints that it is fine, "
+        "or what to do.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument("--nproc-per-node", type=int, metavar="N", help="ranks of a job here (default: as auto of run)")
-    made.add_argument("--rdzv-endpoint", metavar="HOST[:PORT]", help="where the doctors of several machines meet")
-    made.add_argument("--nnodes", type=int, default=2, metavar="N", help="machines that meet (default %(default)s)")
-    made.add_argument("--token-file", metavar="FILE", help="the job token, the same on all; else KEEPSTEP_TOKEN")
-    made.add_argument("--rdzv-id", default="none", metavar="ID", help="that of the job, if it is to have one")
     made.add_argument(
-        "--timeout-s", type=float, default=60, metavar="S", help="for the others to come (default %(default)s)"
+        "--nproc-per-node", type=int, metavar="N", help="ranks on this machine (default: as for run's auto)"
     )
-    made.add_argument("--json", action="store_true", help="one JSON object at the end, instead of lines")
+    made.add_argument("--rdzv-endpoint", metavar="HOST[:PORT]", help="where doctors on several machines meet")
+    made.add_argument("--nnodes", type=int, default=2, metavar="N", help="how many machines meet (default %(default)s)")
+    made.add_argument("--token-file", metavar="FILE", help="the job token, the same on all; default: KEEPSTEP_TOKEN")
+    made.add_argument("--rdzv-id", default="none", metavar="ID", help="the job's --rdzv-id, if it will have one")
+    made.add_argument(
+        "--timeout-s", type=float, default=60, metavar="S", help="seconds to wait for the others (default %(default)s)"
+    )
+    made.add_argument("--json", action="store_true", help="print one JSON object at the end instead of lines")
     return made
 
 

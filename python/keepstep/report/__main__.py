@@ -22,7 +22,7 @@ def _price(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep report", description=__doc__)
-    parser.add_argument("directory", type=Path, metavar="DIR", help="what `keepstep run --journal DIR` was given")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the folder given to `keepstep run --journal DIR`")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument(
         "--price-per-hour", type=_price, metavar="P", help="price of one rank (one accelerator) for one hour"

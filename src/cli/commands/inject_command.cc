@@ -15,27 +15,27 @@ namespace {
 std::string help() {
   return absl::StrFormat(R"(usage: keepstep inject [JOB] FAULT [--token-file FILE] [--rdzv-id ID]
 
-A fault into a running job, to see how it answers. The journal has it before it happens. The job must have been
-started with --allow-inject.
+Injects a fault into a running job, to see how the job handles it. The journal records the fault before it happens.
+The job must have been started with --allow-inject.
 
-  JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if
-                     only one runs. Or HOST:PORT, its --rdzv-endpoint, from any machine: then the launcher of node 0
-                     carries it out
-  FAULT              KIND[:KEY=VALUE,...] as for `keepstep run --inject` (docs/reference/inject.md), but rank, step and
-                     phase may be left out: the first rank to get there, now or at its next step
-  --token-file FILE  the job token, for HOST:PORT; else KEEPSTEP_TOKEN
-  --rdzv-id ID       that of the job, for HOST:PORT, if its launchers were given one
+  JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; optional if
+                     only one job runs. Or, from any machine, HOST:PORT, the job's --rdzv-endpoint: then node 0's
+                     launcher carries the fault out
+  FAULT              KIND[:KEY=VALUE,...] as for `keepstep run --inject` (docs/reference/inject.md). Without rank,
+                     step or phase: the first rank to get there, now or at its next step
+  --token-file FILE  the job token, for HOST:PORT; default: KEEPSTEP_TOKEN
+  --rdzv-id ID       the job's --rdzv-id, for HOST:PORT, if it has one
 
 kinds:  %s
 phases: %s
 
 examples:
   keepstep inject kill:rank=2                    SIGKILL, now
-  keepstep inject train-4f2a stop:seconds=20     some rank stops for 20 s
-  keepstep inject out/run exception:step=500     the first rank to get to step 500 raises
+  keepstep inject train-4f2a stop:seconds=20     one rank stops for 20 s
+  keepstep inject out/run exception:step=500     the first rank to reach step 500 raises
   keepstep inject slow:rank=1,factor=3,times=50  rank 1 computes 3 times as long, for 50 steps
 
-exit codes: 0 the job took it; 1 no such job, or it refused; 2 wrong options or no such fault.
+exit codes: 0 the job accepted the fault; 1 no such job, or it refused; 2 wrong options or unknown fault.
 )",
                          agent::inject_kinds(), agent::inject_phases());
 }

@@ -14,13 +14,13 @@ namespace {
 
 constexpr const char* kHelp = R"(usage: keepstep jobs [--json]
 
-The jobs of this user that run on this machine: each launcher's name, pid, node, last committed step, ranks here, and
-what is going on; of an elastic job also its replicas now and the bounds, MIN..MAX. `keepstep stacks`, `inject` and
-`scale` take the name, the pid, or the journal's folder.
+Lists your jobs on this machine: each launcher's name, pid, node, last committed step, ranks on this node, and what the
+job is doing; for an elastic job also its current replicas and their limits, MIN..MAX. `keepstep stacks`, `inject` and
+`scale` accept the name, the pid, or the journal's folder.
 
-  --json   one JSON object a line: what the launcher says of itself
+  --json   print one JSON object per launcher and line
 
-exit codes: 0; 2 wrong options.
+exit codes: 0 success; 2 wrong options.
 )";
 
 std::string ranks_of(const nlohmann::json& description) {

@@ -16,12 +16,12 @@ namespace {
 
 constexpr const char* kHelp = R"(usage: keepstep node --job NAME
 
-Serves the ranks of job NAME on this machine that were not started by `keepstep run`: shared memory for backend
-"keepstep", and a Store without a root. Such ranks start it by themselves and it ends after them, so nobody needs to
-call it. It listens on a Unix socket in a folder of this user alone ($XDG_RUNTIME_DIR/keepstep, /run/user/UID/keepstep or
-/tmp/keepstep-UID), and goes into the background once it does.
+Serves those ranks of job NAME on this machine that `keepstep run` did not start, with shared memory for backend
+"keepstep" and a Store without a root. Such ranks start it themselves, and it ends after them, so you need not call it.
+It listens on a Unix socket in a folder that only this user can enter ($XDG_RUNTIME_DIR/keepstep, /run/user/UID/keepstep
+or /tmp/keepstep-UID), and then moves to the background.
 
-exit codes: 0 it serves the job, or another one does already; 1 it could not listen; 2 wrong options.
+exit codes: 0 this process, or another one already, serves the job; 1 it could not listen; 2 wrong options.
 )";
 
 }  // namespace

@@ -30,22 +30,22 @@ std::string help() {
   return R"(usage: keepstep scale [JOB] [--to N|auto] [--set NAME=VALUE ...] [--policy FILE] [--token-file FILE]
                       [--rdzv-id ID] [--json]
 
-The size of a running elastic job (`keepstep run --nnodes MIN:MAX`). Alone it shows the size, its bounds, the nodes, and
-what the policy said last: why the job has this size, and what it waits for.
+Shows or changes the size of a running elastic job (`keepstep run --nnodes MIN:MAX`). Without options it shows the size,
+its limits, the nodes, and the policy's last decision: why the job has this size, and what it waits for.
 
   JOB               on the machine of node 0, which decides: the job's name (`keepstep jobs`), its journal's folder, or
-                    the pid of node 0's launcher; may be left out if only one runs. On any machine: HOST:PORT, the job's
-                    --rdzv-endpoint
-  --to N            go to N replicas now, as far as the nodes hold them, and keep that size; what is lost or leaves
-                    still makes the job smaller, and it grows back to N
+                    the pid of node 0's launcher; optional if only one job runs. Or, from any machine, HOST:PORT, the
+                    job's --rdzv-endpoint
+  --to N            change to N replicas now, or to as many as the nodes hold, and keep that size. The job still
+                    shrinks when nodes are lost or leave, and then grows back to N
   --to auto         let the policy decide again
   --set NAME=VALUE  change the policy; may be given several times
-  --policy FILE     change the policy to the values in this YAML file; --set beside it wins
-  --token-file FILE the job token, for HOST:PORT; else KEEPSTEP_TOKEN
-  --rdzv-id ID      that of the job, for HOST:PORT, if its launchers were given one
-  --json            what the launcher answers, as JSON
+  --policy FILE     change the policy to the values in this YAML file; --set overrides them
+  --token-file FILE the job token, for HOST:PORT; default: KEEPSTEP_TOKEN
+  --rdzv-id ID      the job's --rdzv-id, for HOST:PORT, if it has one
+  --json            print the launcher's answer as JSON
 
-names of the policy, and the options of `keepstep run` for the same:
+the policy's names, and the matching options of `keepstep run`:
 )" + policy_lines() +
          R"(
 examples:
@@ -54,8 +54,7 @@ examples:
   keepstep scale node-a:29400 --token-file job.token --to 6
   keepstep scale --set minReplicas=2 --set scalingTimeoutInSeconds=10
 
-exit codes: 0 done, which is: the job took it, and changes its size between two steps; 1 no such job, or it refused; 2
-wrong options.
+exit codes: 0 the job accepted it and changes its size between two steps; 1 no such job, or it refused; 2 wrong options.
 )";
 }
 

@@ -13,19 +13,19 @@ namespace {
 
 constexpr const char* kHelp = R"(usage: keepstep stacks [JOB] [--native] [--token-file FILE] [--rdzv-id ID] [--json]
 
-What every rank of a running job on this machine is doing right now: the stacks of its Python threads, read from
-outside by py-spy, so it also works where a rank hangs, holds the GIL, or is stopped. Ranks that do the same are one
-group; who does something else comes first. Spares follow.
+Shows what every rank of a running job on this machine is doing: the stacks of its Python threads. py-spy reads them
+from outside, so this works even if a rank hangs, holds the GIL, or is stopped. Ranks that do the same thing form one
+group; the odd ones out come first, spares last.
 
-  JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; may be left out if
-                     only one runs. Or HOST:PORT, its --rdzv-endpoint, from any machine: then the launcher of node 0
-                     answers. With several nodes each launcher shows its own ranks
-  --native           C and C++ frames too; takes longer
-  --token-file FILE  the job token, for HOST:PORT; else KEEPSTEP_TOKEN
-  --rdzv-id ID       that of the job, for HOST:PORT, if its launchers were given one
-  --json             one JSON object a rank and line
+  JOB                the job's name (`keepstep jobs`), its journal's folder, or its launcher's pid; optional if
+                     only one job runs. Or, from any machine, HOST:PORT, the job's --rdzv-endpoint: then node 0's
+                     launcher answers. With several nodes each launcher shows its own ranks
+  --native           show C and C++ frames too; takes longer
+  --token-file FILE  the job token, for HOST:PORT; default: KEEPSTEP_TOKEN
+  --rdzv-id ID       the job's --rdzv-id, for HOST:PORT, if it has one
+  --json             print one JSON object per rank and line
 
-exit codes: 0; 1 no such job, or it cannot be asked; 2 wrong options.
+exit codes: 0 success; 1 no such job, or it does not answer; 2 wrong options.
 )";
 
 constexpr std::chrono::milliseconds kLimit = std::chrono::minutes(2);  // many ranks take turns, each with its own limit

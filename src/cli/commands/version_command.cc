@@ -18,8 +18,8 @@ namespace {
 
 constexpr const char* kHelp = R"(usage: keepstep version [--json]
 
-The version of keepstep; with --json also of the compiler and the libraries that it was built with (built_with), and of
-those that this process runs with and that security fixes come to without a new build (loaded).
+Prints keepstep's version. With --json also the versions of the compiler and libraries that it was built with
+(built_with), and of the shared libraries that this process uses, which can be updated without a new build (loaded).
 )";
 
 nlohmann::json versions() {

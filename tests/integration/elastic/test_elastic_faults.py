@@ -359,7 +359,8 @@ def with_another_torch(job, tmp_path):
     return "torch is '2.99.1+cpu' on node 1"
 
 
-@pytest.mark.parametrize("unlike", [with_another_torch, pytest.param(with_another_script, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("unlike", [with_another_torch, with_another_script])
 def test_a_node_that_does_not_fit_is_refused_with_which_and_why_and_the_job_goes_on(elastic, fixed, tmp_path, unlike):
     # Long enough that the node is compared before it is used.
     job = elastic(options=["--scaling-timeout", "2"])

@@ -145,6 +145,7 @@ def test_two_doctors_see_each_other():
 
 
 @NAMESPACES
+@pytest.mark.long
 def test_another_token_is_named_at_both_ends():
     with network(2) as net:
         (code, first), (other_code, other) = meet(net.nodes, net.endpoint, tokens=(TOKEN, OTHER_TOKEN))
@@ -170,6 +171,7 @@ def test_nobody_at_the_endpoint_is_said_with_what_was_tried():
 
 
 @NAMESPACES
+@pytest.mark.long
 def test_ports_that_a_firewall_closes_are_named():
     with network(2) as net:
         net.let_only_endpoint_through(0, 1)

@@ -1,4 +1,4 @@
-"""``keepstep bench elastic``: how long a job stands still while it changes its size, and what a larger world gives.
+"""``keepstep bench elastic``: how long a resize interrupts a job, and what a larger world gives.
 
 The pause is the same for every tool: from the last step that all ranks of the old world committed to the first one that
 all ranks of the new world committed, less one step, the median of those that the new world made next. Same model, same

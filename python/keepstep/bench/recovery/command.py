@@ -1,4 +1,4 @@
-"""``keepstep bench recovery``: how long a job stands still after a SIGKILL.
+"""``keepstep bench recovery``: how long a SIGKILL interrupts a job.
 
 Downtime is the same for every tool: from the kill to the first new committed step on all ranks of the full world, less
 one median undisturbed step of that tool. Same model, same batch, same machine, one tool after another. The last line

@@ -1,4 +1,4 @@
-"""``keepstep bench rehearsal``: what it saves that spares rehearse their first step.
+"""``keepstep bench rehearsal``: what it saves when spares rehearse their first step.
 
 The same job with and without rehearsals, in turns: a rank is killed each time the job is whole again and a spare has
 parked. What counts is the recovery's last phase, from the state's arrival to the first committed step, beside an

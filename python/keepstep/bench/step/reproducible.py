@@ -1,4 +1,4 @@
-"""``keepstep bench reproducible``: what bits that no number of ranks changes cost, against DDP in the same run.
+"""``keepstep bench reproducible``: what bit-identical results at any world size cost, against DDP in the same run.
 
 One job trains the byte GPT of the other benchmarks; DDP, `keepstep.torch.Replicate` and its reproducible mode take
 turns on the same model, so that whatever else the machine does meets all of them alike.

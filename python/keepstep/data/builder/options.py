@@ -51,7 +51,7 @@ def _prefix(text: str) -> str:
 
 def add_output(parser: argparse.ArgumentParser, files: str) -> None:
     """Adds --out, which drops a trailing .bin or .idx. `files`: what is written, for the help."""
-    parser.add_argument("--out", required=True, type=_prefix, metavar="PREFIX", help=f"of the corpus: {files}")
+    parser.add_argument("--out", required=True, type=_prefix, metavar="PREFIX", help=f"output prefix: writes {files}")
 
 
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +63,11 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 def add_end_of_document(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --append-eod and --eod, which `check_end_of_document` checks. `what`: the thing that gets an end token."""
-    parser.add_argument("--append-eod", action="store_true", help=f"an end-of-document token after each {what}")
+    parser.add_argument("--append-eod", action="store_true", help=f"append an end-of-document token to each {what}")
     parser.add_argument(
-        "--eod", metavar="TOKEN", help="which (a number, or a token of the tokenizer); bytes: 256 unless given"
+        "--eod",
+        metavar="TOKEN",
+        help="the end-of-document token: a number, or a token of the tokenizer (default for bytes: 256)",
     )
 
 
@@ -89,29 +91,29 @@ def parse(arguments: list[str]) -> BuildOptions:
     )
     add = parser.add_argument
     add("--input", required=True, nargs="+", action="extend", metavar="PATTERN",
-        help="files, directories, or patterns in quotes ('shards/**/*.jsonl.gz'); a directory is read with all below "
-        "it, without hidden and binary files")  # fmt: skip
+        help="files, directories, or quoted patterns ('shards/**/*.jsonl.gz'). Directories are read recursively, "
+        "without hidden and binary files")  # fmt: skip
     add_output(parser, "PREFIX.bin, PREFIX.idx, PREFIX.build.json")
     add_tokenizer(parser)
-    add("--field", default="text", help="of JSON objects, or the column, that has the text (default %(default)s)")
+    add("--field", default="text", help="JSON field or column that holds the text (default %(default)s)")
     add("--format", default="auto", choices=FORMATS,
-        help="of all inputs; auto goes by their names: .jsonl .ndjson .json .parquet .arrow .feather, also with .gz or "
-        ".zst; everything else is text, a document a file. text-lines: a document a line")  # fmt: skip
+        help="format of all inputs. auto goes by their names: .jsonl .ndjson .json .parquet .arrow .feather, also with "
+        ".gz or .zst; anything else is text, one document per file. text-lines: one document per line")  # fmt: skip
     add_end_of_document(parser, "document")
-    add("--special-tokens", action="store_true", help="also those that the tokenizer adds to a text by itself (<s>)")
-    add("--dtype", choices=TYPES, help="of tokens in the file (default: the narrowest that holds the vocabulary)")
+    add("--special-tokens", action="store_true", help="also keep special tokens that the tokenizer adds itself (<s>)")
+    add("--dtype", choices=TYPES, help="type of tokens in the file (default: the narrowest that holds the vocabulary)")
     add("--on-error", default="stop", choices=("stop", "skip"),
-        help="documents that cannot be read: stop and name file and line, or skip and count (default "
+        help="on an unreadable document: stop and name its file and line, or skip and count it (default "
         "%(default)s)")  # fmt: skip
     add(
         "--workers",
         type=_workers,
         default=len(os.sched_getaffinity(0)),
-        help="processes (default: one a CPU, %(default)s)",
+        help="number of processes (default: one per CPU, %(default)s)",
     )
     add("--force", action="store_true", help="replace an existing corpus, or one begun with other options")
-    add("--quiet", action="store_true", help="no progress")
-    add("--json", action="store_true", help="the summary as one JSON object")
+    add("--quiet", action="store_true", help="show no progress")
+    add("--json", action="store_true", help="print the summary as one JSON object")
     found = parser.parse_args(arguments)
     check_end_of_document(parser, found)
     if found.special_tokens and found.tokenizer == BYTES:
