@@ -204,7 +204,7 @@ def followed(page):
     return pytest.param(page, id=page.name, marks=[pytest.mark.long] if long else [])
 
 
-@pytest.mark.parametrize("page", map(followed, PAGES))
+@pytest.mark.parametrize("page", [followed(page) for page in PAGES])
 def test_what_a_page_says_happens(page, tmp_path):
     if page.stem == "fsdp2" and not hasattr(FSDPModule, "reset_iter_state"):
         pytest.skip("FSDP2 of this torch cannot leave a step in the middle")

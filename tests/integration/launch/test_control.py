@@ -57,6 +57,8 @@ def test_stacks_name_who_does_something_else_whatever_holds_it(running):
     job.wait_for_event("injected", 3)
     stopped = job.wait_for(lambda: command("inject", job.name, "stop:rank=3").stdout, "answer")
     assert "rank 3" in stopped and "SIGSTOP" in stopped
+    # The journal has a fault before it happens: rank 2 may still be making the thread that holds the other lock.
+    job.wait_for(lambda: "in deadlock (" in command("stacks", job.name).stdout, "the deadlock")
     shown = command("stacks", job.name)
     assert shown.returncode == 0, shown.stderr
     heads = [line for line in shown.stdout.splitlines() if line.startswith("rank ")]
