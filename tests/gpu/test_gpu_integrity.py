@@ -3,11 +3,7 @@
 import pytest
 from cuda_jobs import UNTIL, run_cuda
 
-from harness import assert_same_history, assert_survivors_kept_their_process
-
-
-def corruptions(job):
-    return [(line["step"], line["what"], line["ranks"]) for line in job.events("corruption")]
+from harness import assert_same_history, assert_survivors_kept_their_process, corruptions
 
 
 def test_a_gradient_on_a_gpu_that_differs_never_commits_and_its_rank_is_replaced(tmp_path, undisturbed):

@@ -125,6 +125,11 @@ def assert_same_history(job, reference, until):
             assert job.finals()[rank][key] == final[key], f"rank {rank}: {key} differs{why}"
 
 
+def corruptions(job):
+    """What the journal says of silent corruption: (step, what, ranks) of each."""
+    return [(line["step"], line["what"], line["ranks"]) for line in job.events("corruption")]
+
+
 def samples(job):
     """The samples each committed step used, in rank order: published with the commit, once per step."""
     used = []

@@ -376,12 +376,14 @@ std::string run_help() {
     text += "  " + names(option) + "\n" + wrapped(details(option), 8, 100);
   }
   text +=
-      "\nHelp:\n  -h, --help\n        Print this.\n\nexamples:\n  keepstep run --nproc-per-node 4 train.py --lr 3e-4\n "
-      " keepstep run --standalone --nproc-per-node auto --spares 1 -m my.package.train\n  keepstep run "
-      "--nproc-per-node 4 --spares 1 --journal out/run --inject kill:rank=2,step=20,phase=backward train.py\n  "
-      "keepstep run --nnodes 2 --node-rank 0 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token "
-      "train.py\n  keepstep run --nnodes 2:8 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token "
-      "train.py\n";
+      "\nHelp:\n  -h, --help\n        Print this.\n\nexamples:\n"
+      "  keepstep run --nproc-per-node 4 train.py --lr 3e-4\n"
+      "  keepstep run --standalone --nproc-per-node auto --spares 1 -m my.package.train\n"
+      "  keepstep run --nproc-per-node 4 --spares 1 --journal out/run --inject "
+      "kill:rank=2,step=20,phase=backward train.py\n"
+      "  keepstep run --nnodes 2 --node-rank 0 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token "
+      "train.py\n"
+      "  keepstep run --nnodes 2:8 --nproc-per-node 4 --rdzv-endpoint node-a:29400 --token-file job.token train.py\n";
   return text;
 }
 
@@ -393,9 +395,9 @@ std::string run_help_markdown() {
     return text;
   };
   std::string text = absl::StrFormat(
-      "# keepstep run\n\n<!-- Made by `keepstep run --help-markdown`. Do not edit. -->\n\n`keepstep run [OPTIONS] "
-      "SCRIPT [ARGUMENTS OF SCRIPT ...]`\n\n%s\n\nWrong options end the command with exit code 2; all mistakes are "
-      "listed first.\n",
+      "# keepstep run\n\n<!-- Made by `keepstep run --help-markdown`. Do not edit. -->\n\n"
+      "`keepstep run [OPTIONS] SCRIPT [ARGUMENTS OF SCRIPT ...]`\n\n%s\n\n"
+      "Wrong options end the command with exit code 2; all mistakes are listed first.\n",
       kIntroduction);
   std::string group;
   for (const RunOption& option : run_options_table()) {

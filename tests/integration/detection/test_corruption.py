@@ -2,17 +2,13 @@
 
 import pytest
 
-from harness import assert_same_history, run_small
+from harness import assert_same_history, corruptions, run_small
 from several_nodes import run_small_on_nodes
 
 
 def flip(what, rank, step, seed=2, **more):
     parts = {"rank": rank, "step": step, "what": what, "seed": seed, **more}
     return "flip:" + ",".join(f"{key}={value}" for key, value in parts.items())
-
-
-def corruptions(job):
-    return [(line["step"], line["what"], line["ranks"]) for line in job.events("corruption")]
 
 
 def test_a_gradient_that_differs_from_the_majority_never_commits_and_its_rank_is_replaced(tmp_path, undisturbed):
