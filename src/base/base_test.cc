@@ -181,7 +181,7 @@ TEST(Checksum, is_xxh3_whatever_the_cpu_and_however_the_data_are_cut) {
 }
 
 TEST(ShortTurns, are_what_the_kernel_says_of_the_thread_and_of_no_other) {
-  struct Attributes {  // <linux/sched/types.h>, which conflicts with glibc's <sched.h>
+  struct Attributes {  // as in <linux/sched/types.h>, which conflicts with glibc's <sched.h>
     uint32_t size, policy;
     uint64_t flags;
     int32_t nice;

@@ -1,5 +1,4 @@
-// What the benchmark programs (bench_*.cc) share. They are single-threaded and leave all cleanup to the end of the
-// process.
+// Helpers for the benchmark programs (bench_*.cc), which are single-threaded and leave all cleanup to process exit.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// Folders into which no other user of this machine can have put anything.
+// Folders to which no other user of this machine can have added anything.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 namespace keepstep {
 
 enum class Others {
-  kMayLook,  // nobody else may write
-  kMayNot,   // nobody else may do anything: mode 0700
+  kMayLook,  // other users may not write
+  kMayNot,   // other users have no access: mode 0700
 };
 
 // Opens the folder at `path` (O_PATH). It must not be a symbolic link, must belong to this user, and must be closed to
@@ -24,8 +24,8 @@ StatusOr<Fd> open_private(const std::string& path, Others others);
 // it.
 StatusOr<Fd> make_private(const std::string& path, Others others);
 
-// The first of `candidates` that nobody else can write to, created if missing; if there is none, a new folder next to
-// the first candidate. `warning`: which candidates were skipped, and why.
+// The first of `candidates` that no other user can write to, created if missing. If there is none: a new folder next to
+// the first candidate, or "" if that cannot be created either. `warning`: which candidates were skipped, and why.
 std::string private_folder(const std::vector<std::string>& candidates, std::string* warning);
 
 }  // namespace keepstep

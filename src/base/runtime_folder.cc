@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxNameBytes = 100;
 constexpr std::chrono::milliseconds kPause{1};
-constexpr int kTries = 5000;  // examining the folder takes microseconds
+constexpr int kTries = 5000;  // far longer than any holder needs: examining the folder takes microseconds
 
 std::string boot_id() {
   std::string boot;
@@ -44,7 +44,7 @@ const std::string& lock_suffix() {
 }
 
 struct Candidate {
-  std::string above;  // must be private too; empty: shared by everybody and sticky
+  std::string above;  // must be private too; empty: shared by all users, and sticky
   std::string path;
 };
 
@@ -61,7 +61,7 @@ std::vector<Candidate> candidates() {
   return all;
 }
 
-// Opens it with O_PATH.
+// Returns an O_PATH descriptor, which cannot itself be read or locked.
 StatusOr<Fd> open_candidate(const Candidate& candidate, bool make) {
   if (!candidate.above.empty()) {
     KEEPSTEP_RETURN_IF_ERROR(open_private(candidate.above, Others::kMayLook).status());
@@ -69,7 +69,7 @@ StatusOr<Fd> open_candidate(const Candidate& candidate, bool make) {
   return make ? make_private(candidate.path, Others::kMayNot) : open_private(candidate.path, Others::kMayNot);
 }
 
-// Blocks all others until it is closed.
+// Other processes wait for the lock until the returned descriptor is closed.
 StatusOr<Fd> lock_folder(const Fd& folder, const std::string& path) {
   Fd lock(openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) {
@@ -84,7 +84,6 @@ StatusOr<Fd> lock_folder(const Fd& folder, const std::string& path) {
   return lock;
 }
 
-// The files in a locked folder.
 std::vector<std::string> files_in(const Fd& locked) {
   std::vector<std::string> names;
   const int again = openat(locked.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -100,7 +99,7 @@ bool belongs_to(std::string_view file, std::string_view name) {
   return file == name || (file.starts_with(name) && file.substr(name.size()).starts_with('+'));
 }
 
-// Returns the held names in a locked folder; removes the remains of other names.
+// Returns the held names in a locked folder; removes the files of names whose process has ended.
 std::vector<std::string> sweep(const Fd& locked) {
   const std::vector<std::string> files = files_in(locked);
   const std::string& suffix = lock_suffix();
@@ -128,7 +127,8 @@ std::vector<std::string> sweep(const Fd& locked) {
 
 StatusOr<HeldName> HeldName::take(const std::string& name) {
   if (name.empty() || name.size() > kMaxNameBytes || name.find_first_of("/+") != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrFormat("'%s' is no name for a file of a running process", name));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is not a valid name for the file of a running process", name));
   }
   HeldName made;
   std::vector<std::string> because;
@@ -143,8 +143,8 @@ StatusOr<HeldName> HeldName::take(const std::string& name) {
   }
   if (!made.folder_.valid()) {
     return absl::PermissionDeniedError(absl::StrFormat(
-        "there is no folder for what processes of this user find each other by: %s. Set XDG_RUNTIME_DIR, for all of "
-        "them alike, to a folder of this machine that only this user can enter (chmod 700)",
+        "there is no folder through which processes of this user could find each other: %s. Set XDG_RUNTIME_DIR, "
+        "alike for all of them, to a folder on this machine that only this user can enter (chmod 700)",
         absl::StrJoin(because, "; ")));
   }
   for (const std::string& path : names_held(name)) {
@@ -157,7 +157,7 @@ StatusOr<HeldName> HeldName::take(const std::string& name) {
   if (std::ranges::find(held, name) != held.end()) {
     return absl::AlreadyExistsError(absl::StrFormat("another process holds %s", made.path_));
   }
-  unlinkat(locked.get(), name.c_str(), 0);  // a socket whose lock somebody removed
+  unlinkat(locked.get(), name.c_str(), 0);  // a socket whose lock file was removed
   Fd lock(openat(locked.get(), (name + lock_suffix()).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return errno_status(absl::StrFormat("lock %s%s", made.path_, lock_suffix()));

@@ -1,7 +1,7 @@
-// Names of this user's processes on this machine, as files in a folder that nobody else can enter.
+// Names of this user's processes on this machine, as files in a folder that no other user can enter.
 //
-// The folder is the first usable one of $XDG_RUNTIME_DIR/keepstep, /run/user/UID/keepstep (where systemd keeps what the
-// variable usually names, for shells without it) and /tmp/keepstep-UID. Each must belong to this user and be closed to
+// The folder is the first usable one of $XDG_RUNTIME_DIR/keepstep, /run/user/UID/keepstep (systemd usually points the
+// variable there, but some shells lack it) and /tmp/keepstep-UID. Each must belong to this user and be closed to
 // others; so must the parents of the first two. A process that looks up a name searches all of them.
 //
 // One process holds each name, by a lock (flock) on the file NAME+lock-BOOT. The kernel releases the lock when the

@@ -50,7 +50,7 @@ class RuntimeFolderTest : public testing::Test {
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
   }
 
-  // Without the names of jobs that run at the same time as this test.
+  // Ignores the names of jobs that run at the same time as this test.
   std::vector<std::string> names_held_here(const std::string& prefix) const {
     std::vector<std::string> names = names_held(prefix);
     std::erase_if(names, [this](const std::string& path) { return !path.starts_with(own_.path()); });
@@ -183,7 +183,7 @@ TEST_F(RuntimeFolderTest, shells_with_and_without_the_variable_find_each_other) 
   EXPECT_EQ(status, 0);
 }
 
-// Root plays that somebody else: the folder name in /tmp of a user without another folder is taken.
+// Root plays the other user: it takes the folder name in /tmp of a user who has no other folder.
 TEST_F(RuntimeFolderTest, where_somebody_else_took_the_last_folder_the_error_says_what_to_do) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "only root can become another user";

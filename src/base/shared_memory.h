@@ -1,6 +1,6 @@
-// A memfd, sealed against resizing and backed by real pages before anyone maps it: if memory is short, create() fails
-// here, and no SIGBUS follows later. It has no name, so nothing can be left behind in /dev/shm. Processes pass it by
-// file descriptor.
+// A memfd, sealed against resizing and backed by real pages before anyone maps it: if memory is short, create() returns
+// an error instead of a SIGBUS killing a process later. It has no name, so nothing can be left behind in /dev/shm.
+// Processes pass it by file descriptor.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,7 @@ class SharedMemory {
                                        const std::function<bool()>& give_up = {});
 
   // Maps memory that a peer allocated and takes ownership of the fd. Refuses (INVALID_ARGUMENT) a file that is not
-  // sealed against
-  // shrinking or is smaller than `min_bytes`: a stranger's fd must not be able to crash us.
+  // sealed against shrinking or is smaller than `min_bytes`: a stranger's fd must not be able to crash us.
   static StatusOr<SharedMemory> attach(Fd fd, size_t min_bytes);
 
   std::byte* data() const { return data_; }

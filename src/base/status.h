@@ -1,8 +1,7 @@
 // The only status type of keepstep: absl::Status, with a few helpers that keep error paths short.
 //
 // An error message says what happened, to which object, and what to do. Errors are values in C++; exceptions exist only
-// at the
-// Python boundary.
+// at the Python boundary.
 #pragma once
 
 #include <cerrno>

@@ -1,7 +1,7 @@
 // Prints text from jobs, storage and other machines on a terminal without letting it control the terminal.
 //
-// Control characters make a terminal move the cursor, set titles, or answer as if somebody typed; characters that
-// change the writing direction can make text look like different text. python/keepstep/_terminal.py does the same.
+// Control characters make a terminal move the cursor, set titles, or send input as if the user had typed it. Characters
+// that change the writing direction can make text look like different text. python/keepstep/_terminal.py does the same.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ namespace {
 std::string random_bytes(size_t count) {
   std::string bytes(count, '\0');
   KEEPSTEP_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1,
-                 "the system gives no random bytes");
+                 "the system returned no random bytes");
   return bytes;
 }
 

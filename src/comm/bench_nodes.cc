@@ -1,12 +1,12 @@
 // keepstep_nodes_bench: ranks on several nodes, over TCP, timed. One process per node; `keepstep bench transport`
-// starts them, in network namespaces of one machine. Prints one JSON object a line, on the node of rank 0.
+// starts them, in network namespaces of one machine. Rank 0 (all_reduce) or the last rank prints a JSON object.
 //
 //   keepstep_nodes_bench NODE RANKS_PER_NODE STREAMS OPERATION BYTES REPEATS ADDRESS...
 //
-// OPERATION is all_reduce (float32), or stream: parts of BYTES from rank 0 to the last rank, REPEATS of them, into the
-// same buffer again and again as iperf3 does; or messages: the same with send and receive. ADDRESS: IP:PORT of each
-// rank. The key of the data plane is in DATA_KEY, as 64 digits of hex; SOCKET_BUFFER_BYTES sets another size of the
-// kernel's buffers (0: as the system tunes it), and PLAIN=1 protects frames by MACs instead of TLS.
+// OPERATION: all_reduce (float32); stream (REPEATS parts of BYTES from rank 0 to the last rank, always into the same
+// buffer, as iperf3 does); or messages (the same with send and receive). ADDRESS: IP:PORT of each rank. Environment:
+// DATA_KEY is the data plane's key, as 64 hex digits; SOCKET_BUFFER_BYTES sets the size of the kernel's buffers (0: the
+// system tunes it); PLAIN=1 protects frames with MACs instead of TLS.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// From the last rank's arrival (a barrier) to this rank's result.
+// Measures from the last rank's arrival (at a barrier) to this rank's result.
 void all_reduce(Communicator& comm, const Setup& setup, Rank self) {
   std::vector<float> data(setup.bytes / sizeof(float), static_cast<float>(self + 1));
   expect_done(comm, comm.all_reduce(kWorld, data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum));

@@ -26,7 +26,7 @@
 namespace keepstep::comm {
 namespace {
 
-constexpr int64_t kLeavingPatienceNs = 1'000'000'000;  // for a group that its members are leaving just now
+constexpr int64_t kLeavingPatienceNs = 1'000'000'000;  // for a place that is being released
 
 const std::byte* as_bytes(const void* data) { return static_cast<const std::byte*>(data); }
 std::byte* as_bytes(void* data) { return static_cast<std::byte*>(data); }
@@ -70,8 +70,8 @@ void wake_all(const CommConfig& config, std::byte* generation) {
 
 namespace {
 
-// Where nobody gave us words. Of all communicators of the process: a transport may write after its communicator is
-// gone.
+// Stands in for CollectiveWords::moved if the endpoint has no words. All communicators of the process share it, because
+// a transport may write to it after its communicator is gone.
 std::atomic<uint64_t> unread_moved;
 
 }  // namespace
@@ -128,7 +128,7 @@ std::shared_ptr<Group> Communicator::Impl::make_group(const std::string& name, G
   }
   GroupSync sync(layout.group(endpoint.generation, joined.index), layout.lines(endpoint.generation, joined.index),
                  nodes.here().size(), nodes.local, *endpoint.interrupted);
-  // Places are a node's own; what crosses nodes goes by the group's identity.
+  // Each node numbers its places itself, so across nodes only the group's identity is the same.
   const bool across = nodes.across();
   const uint64_t context = across ? joined.identity : uint64_t{joined.incarnation} << 32 | joined.index;
   return std::make_shared<Group>(Group{.name = name,
@@ -283,7 +283,7 @@ void Communicator::release_group(GroupId id) {
   }
   impl_->groups.erase(id);
   impl_->table.announce_leave();
-  // After its last operation.
+  // Queued, so that it runs after the group's last operation.
   impl_->queue.push(group->place, 0, [impl = impl_.get(), group] { impl->table.leave(group->place); });
 }
 

@@ -2,27 +2,27 @@
 //
 // Overview: one Communicator per rank and generation. Calls enqueue an operation and return its number at once. One
 // thread per group runs its collectives in call order; another thread makes progress on point-to-point transfers (which
-// must not block each other). All ranks of a group must call the same collectives in the same order, as with every
-// communicator; a different kind, type or size is detected and reported, not waited for. Groups do not wait for each
-// other: several threads may each use a group, in any order on each rank.
+// must not block each other). All ranks of a group must call the same collectives in the same order, as with any
+// communicator; a mismatch in kind, type or size is reported instead of hanging. Groups do not wait for each other:
+// several threads may each use a group, in any order on each rank.
 //
 // A caller that waits for a collective helps: its own thread runs what is queued in the group, up to that collective.
 //
 // Numbers: each element is summed in rank order, so the result depends neither on how a caller cuts tensors into
 // buckets nor on timing. float16 and bfloat16 are summed in float32 and rounded once.
 //
-// Memory: each rank owns an arena (`arena_bytes`) in its worker's memory, into which only it writes; synchronization
-// words are in one region per generation (`generation_bytes`), which the agent zeroes. Buffers passed in must stay
-// alive, and unchanged by others, until the operation has completed.
+// Memory: each rank owns an arena (`arena_bytes`) in its worker's memory, and only that rank writes to it.
+// Synchronization words are in one region per generation and node (`generation_bytes`), which the agent zeroes. Buffers
+// passed in must stay alive, and unchanged by others, until the operation has completed.
 //
-// Timeouts: the `timeout_ns` of a collective runs from when its turn comes, that of a message from the call. A
-// collective that times out ends its group, and a message that times out half way ends the messages between these two
-// ranks, in this generation and for all members: later operations there fail and report it. So use timeouts to find a
-// hang, not to poll.
+// Timeouts: the `timeout_ns` of a collective runs from when its turn comes, that of a message from the call. For the
+// rest of the generation and for all members, a collective that times out ends its group, and a message that times out
+// half way ends the messages between its two ranks: later operations there fail and report it. So use timeouts to find
+// a hang, not to poll.
 //
 // Interruption (interruption.md): when `*interrupted` becomes non-zero (the agent then calls wake_all), the current and
-// all later operations complete at once with kInterrupted: in-place buffers keep their contents, other outputs are
-// filled with zeros. No exception is thrown here.
+// all later operations complete at once with kInterrupted. In-place buffers are left as they are, perhaps with part of
+// the result; other outputs are filled with zeros. No exception is thrown here.
 //
 // Threads: any thread may call any public method; a group's collectives run in the order of the calls.
 #pragma once
@@ -49,8 +49,8 @@ size_t size_of(DataType type);
 
 struct CommConfig {
   uint32_t max_world = 16;              // ranks of a generation
-  uint32_t max_local = 0;               // the most of these on one node; 0: all of them
-  uint32_t groups = 16;                 // groups at one time, including the world
+  uint32_t max_local = 0;               // of these, the most on one node; 0: all
+  uint32_t groups = 16;                 // groups that exist at one time, including the world
   size_t slot_bytes = 1 << 20;          // chunk size of the world group (two in, two out)
   size_t group_slot_bytes = 128 << 10;  // chunk size of each other group
   size_t ring_bytes = 128 << 10;        // one ring per ordered pair of ranks of a node
@@ -71,7 +71,7 @@ struct Endpoint {
   const std::atomic<uint32_t>* interrupted = nullptr;
   std::vector<uint32_t> nodes;           // by rank: its node; empty: all on one
   std::shared_ptr<Transport> transport;  // to ranks on other nodes (transport.h); null if none
-  CollectiveWords* progress = nullptr;   // where to report this rank's progress; may be null. Must outlive us
+  CollectiveWords* progress = nullptr;   // for this rank's progress; may be null. Must outlive the communicator
 };
 
 using OpId = uint64_t;
@@ -83,7 +83,7 @@ enum class Outcome : uint8_t { kPending, kDone, kInterrupted, kFailed };
 struct Completion {
   OpId op = 0;
   Outcome outcome = Outcome::kDone;
-  std::string error;  // for kFailed: which ranks differ and how, or who missed the timeout
+  std::string error;  // for kFailed: which ranks differ and how, or which missed the timeout
   Rank source = 0;    // for a receive: the sender, as a rank in the group
   // For a collective that timed out, on every rank that waited: the ranks (in the group) that had not arrived.
   std::vector<Rank> missing = {};
@@ -108,17 +108,18 @@ class Communicator {
  public:
   Communicator(CommConfig config, Endpoint endpoint);
   // Waits for queued operations to complete; interrupt first if a peer may be gone. No other call may be in progress:
-  // before, call close() and join the threads in next_completed().
+  // first call close() and join the threads in next_completed().
   ~Communicator();
 
   // Creates a group of world ranks, in the given order (which is also the order of summation). Only members call it.
-  // Does not wait for other members; members find each other by `key` (the same text on all members; the nth use of a
-  // key matches the nth use), so groups with different keys may be created in different orders.
-  // Ids are local to this rank. RESOURCE_EXHAUSTED: all slots are used; the message names the remedy. INVALID_ARGUMENT:
-  // another member passed other ranks under this key. UNAVAILABLE: interrupted.
+  // Does not wait for other members. They find each other by `key`, the same text on all members; a member's nth use of
+  // a key matches the others' nth use. So groups with different keys may be created in different orders.
+  // Ids are local to this rank. RESOURCE_EXHAUSTED: all places are taken; the message names the remedy.
+  // INVALID_ARGUMENT: `members` is not valid, or another member passed other ranks under this key. UNAVAILABLE:
+  // interrupted.
   StatusOr<GroupId> create_group(const std::vector<Rank>& members, const std::string& key);
-  // Call it after the group's last operation. The slot is free once every member has released the group. The world
-  // cannot be released.
+  // Call it after the group's last operation. The place is free once every member on this node has released the group.
+  // The world cannot be released.
   void release_group(GroupId group);
 
   // A call with invalid arguments (a root outside the group, avg of integers, a null buffer) completes with kFailed on
@@ -161,13 +162,13 @@ class Communicator {
   Completion test(OpId op) const;
   // Waits for one operation.
   Completion wait(OpId op);
-  // The same for at most `limit_ns`; returns kPending when that is over, and runs nothing itself. Unlike an operation's
-  // own timeout this ends nothing: the operation goes on.
+  // Like wait(), but for at most `limit_ns`, and this thread does not help. Returns kPending after that. Unlike an
+  // operation's own timeout, this does not end the operation.
   Completion wait_for(OpId op, int64_t limit_ns);
-  // Waits until no operation is under way; after that nothing touches their memory.
+  // Waits until no operation is under way. After that nothing touches their buffers.
   void wait_all();
-  // Deletes an operation's record. Each operation must be taken exactly once, by `forget` or by next_completed. A
-  // thread already in wait() still gets the result; later queries get kFailed.
+  // Deletes the record of a completed operation. Each operation must be taken exactly once, by `forget` or by
+  // next_completed. A thread already in wait() still gets the result; later queries get kFailed.
   void forget(OpId op);
 
   // next_completed() returns operations marked with `watch`, in order of completion. It blocks until there is one, and
@@ -178,12 +179,12 @@ class Communicator {
 
   bool interrupted() const;
   // The error of the first operation that failed because a link between two nodes broke; empty if none did. It is set
-  // before anyone learns that the operation failed. Any thread.
+  // before that operation completes. Any thread.
   std::string broken_link() const;
   // The number of collectives that this rank has begun (for progress counters and metrics).
   uint64_t collectives_entered() const;
-  // How long this rank waited for others; code that waits for something else from them (a vote) also counts its time
-  // there.
+  // How long this rank waited for others. Code that waits for other ranks in another way (a vote) reports its waiting
+  // there too.
   WaitClock& waits();
   // The flight recorder: the last collectives of this rank, oldest first.
   std::vector<FlightRecord> recent() const;

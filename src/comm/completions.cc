@@ -77,7 +77,7 @@ Completion Completions::test(OpId op) const {
 
 Completion Completions::wait(OpId op) {
   std::unique_lock lock(mutex_);
-  const auto record = find(op);  // kept, so that a watcher may take the operation meanwhile
+  const auto record = find(op);  // keeps the record alive if a watcher takes the operation meanwhile
   if (record == nullptr) {
     return unknown(op);
   }

@@ -1,4 +1,4 @@
-// Groups do not wait for each other: each rank may carry out their collectives in an order of its own, from threads.
+// Groups do not wait for each other: each rank may run their collectives in its own order, from several threads.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kLimitNs = 20'000'000'000;  // of operations that must not wait for each other; else they fail
+constexpr int64_t kLimitNs = 20'000'000'000;  // operations that must not wait for each other fail if they do
 constexpr size_t kLarge = 40'000;             // floats: more than two chunks of a group
 
 GroupId must_create(Communicator& comm, const std::string& key) {
@@ -37,7 +37,7 @@ class ConcurrentGroups : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(OnOneNodeAndAcross, ConcurrentGroups, testing::Values("00", "01"));
 
-// Rank 0 hands in `a`, then `b`; rank 1 waits for `b` before it hands in `a`.
+// Rank 0 submits `a`, then `b`; rank 1 waits for `b` before it submits `a`.
 TEST_P(ConcurrentGroups, are_carried_out_in_another_order_on_each_rank) {
   for (const size_t count : {size_t{1}, kLarge}) {
     world().run(Mode::kProcesses, [&](Communicator& comm, Rank self) {
@@ -62,7 +62,7 @@ TEST_P(ConcurrentGroups, are_carried_out_in_another_order_on_each_rank) {
   }
 }
 
-// Also beside the world's group, and where one rank makes its groups in another order.
+// Beside the world's group, and although one rank creates its groups in another order.
 TEST_P(ConcurrentGroups, work_from_a_thread_each) {
   world().run(Mode::kProcesses, [](Communicator& comm, Rank self) {
     const std::string first = self == 0 ? "a" : "b";
@@ -140,7 +140,7 @@ TEST_P(ConcurrentGroups, all_end_when_a_rank_is_killed_in_the_middle) {
   EXPECT_EQ(TestWorld::status_of(survivor), 0);
 }
 
-// A released group ends its links; the place, and the thread that serves it, are another group's then.
+// Releasing a group ends its links. Another group then gets its place, and the thread that serves it.
 TEST_P(ConcurrentGroups, give_their_places_back_while_others_work) {
   world().run(Mode::kProcesses, [](Communicator& comm, Rank) {
     std::atomic<bool> over = false;

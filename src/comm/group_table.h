@@ -1,4 +1,4 @@
-// The table of a generation's groups and their slots, shared by all ranks and guarded by a small lock.
+// The table of a generation's groups and their places, shared by the ranks of a node and guarded by a small lock.
 //
 // Members find each other by the group's key and by how often they used that key before; the first to arrive takes a
 // free place. A place becomes free again when every member has left. A process that dies while it holds the lock leaves
@@ -30,8 +30,8 @@ class GroupTable {
   // waiting. `local_count` of the members are on this node; the place is free again once these have left.
   StatusOr<Joined> join(const std::string& key, uint32_t nth, std::span<const Rank> members, size_t local_count,
                         int64_t patience_ns);
-  // announce_leave(): this rank will leave a group as soon as its last operation is over; leave(): it does. Call each
-  // once.
+  // announce_leave(): this rank will leave a group once its last operation is over, so join() may wait for the place.
+  // leave(): it leaves now. Call each once per group.
   void announce_leave() { leaving_.fetch_add(1, std::memory_order_relaxed); }
   void leave(uint32_t index);
 

@@ -1,5 +1,5 @@
-// Interruptions at random instants of a 64 MB all_reduce, with nothing wrong, a stopped peer, or a killed one: every
-// living rank returns, and how long that takes. KEEPSTEP_INTERRUPTIONS sets the number of repetitions.
+// Interrupts a 64 MiB all_reduce at random instants, with no fault, a stopped peer or a killed one. Every living rank
+// must return; the test prints how long that takes. KEEPSTEP_INTERRUPTIONS sets the number of repetitions.
 //
 // Rank processes serve many repetitions (a new generation each); one that was killed is forked again.
 
@@ -21,14 +21,14 @@ constexpr Rank kRanks = 4;
 constexpr size_t kBytes = 64 << 20;
 constexpr int64_t kHangNs = 60'000'000'000;
 
-// Beside the world's own memory: what parent and ranks tell each other. `round` 0 is none.
+// What parent and ranks share beside the world's own memory. `round` is 0 before the first repetition.
 struct Board {
   std::atomic<uint32_t> round;            // which repetition may begin
   std::atomic<uint32_t> entered[kRanks];  // the repetition each rank is in
   std::atomic<uint32_t> left[kRanks];     // the repetition each rank has returned from
   std::atomic<int64_t> left_ns[kRanks];
   std::atomic<uint32_t> bell;
-  std::atomic<uint32_t> wrong;  // ranks that saw what they must not see
+  std::atomic<uint32_t> wrong;  // how many ranks had a wrong outcome or wrong data
 };
 
 void ring(Board& board) {
@@ -51,7 +51,7 @@ bool wait_for(Board& board, Done done) {
   }
 }
 
-// Takes part in one repetition after the other until it is killed.
+// Runs one repetition after another until it is killed.
 [[noreturn]] void serve(TestWorld& world, Board& board, Rank self) {
   std::vector<float> data(kBytes / sizeof(float), 1.0F);
   for (uint32_t done = board.left[self].load();;) {
@@ -90,7 +90,7 @@ TEST(InterruptionRandom, every_rank_returns_whatever_its_peers_suffer) {
   auto* board = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{};
   std::vector<pid_t> pids(kRanks);
   const auto start = [&](Rank rank) {
-    std::fflush(nullptr);  // or each child prints again what stands in the buffers
+    std::fflush(nullptr);  // or each child prints the buffered output again
     pids[rank] = fork();
     if (pids[rank] == 0) {
       serve(world, *board, rank);

@@ -27,7 +27,7 @@ struct Buffers {
 struct Case {
   std::string name;
   std::function<OpId(Communicator&, Buffers&)> start;
-  int outputs = 0;  // how many must be zeros afterwards; the others, and what is in place, stay
+  int outputs = 0;  // how many must be zeros afterwards; the others, and in-place buffers, stay unchanged
 };
 
 std::vector<Case> cases() {
@@ -177,7 +177,7 @@ TEST(Interruption, lets_the_destructor_go_with_operations_outstanding) {
 TEST(Interruption, frees_who_waits_for_the_lock_of_a_dead_member) {
   TestWorld world(2);
   const auto comm = world.communicator(0);
-  Layout(world.config()).header(world.generation()).table_lock.store(2);  // rank 1 died with it
+  Layout(world.config()).header(world.generation()).table_lock.store(2);  // held by rank 1, which died
   std::thread creator([&] {
     world.signal();
     EXPECT_EQ(comm->create_group({0, 1}, "never").status().code(), absl::StatusCode::kUnavailable);

@@ -1,10 +1,10 @@
 // The layout of an arena and of a generation's region. Plain offsets: each process maps them at different addresses.
 //
-// An arena (one a rank, written by that rank only):
+// An arena (one per rank, written by that rank only):
 //   groups x 4 slots:  [input 0 | result 0 | input 1 | result 1]   slot_bytes each for the world, group_slot_bytes else
-//   max_local rings:   the bytes this rank streams to each peer on its node (point_to_point.h)
+//   max_local rings:   the bytes this rank streams to each peer on its node (p2p/point_to_point.h)
 // A generation's region (all ranks write, zero at first):
-//   Header | groups x (GroupBlock, members, one RankLine a member) | one Bell a rank | one PairBlock an ordered pair
+//   Header | groups x (GroupBlock, members, a RankLine per member) | a Bell per rank | a PairBlock per ordered pair
 // A generation on several nodes has a region on each, for the ranks there. A group across nodes has a place on each,
 // where the members there meet; lines are numbered by the members' order on the node. Rings, bells and pairs serve the
 // ranks of one node only and are numbered by *local* rank: a rank's position among the ranks of its node, in rank
@@ -21,7 +21,7 @@
 // the operation is or how many phases it takes: small after large, a mismatch after one phase, and size zero (one
 // phase, nothing read) are all the same case. A group of one has no phases. Each group has its own slots and phases, so
 // groups never conflict; the order of members only permutes lines. A group's place is reused only after every member
-// left it, and a member leaves after its last operation.
+// has left it, and a member leaves after its last operation.
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,7 @@ TEST(Layout, what_a_node_shares_grows_at_most_in_a_line_with_the_world) {
     const size_t four_times = bytes(of_nodes(128, 8));
     EXPECT_EQ(four_times - twice, 2 * (twice - small));
   }
-  // A rank more elsewhere costs its number in the list of each group's members, and nothing else.
+  // One more rank on another node costs one entry in each group's list of members, and nothing else.
   const size_t more_ranks = 8 * 128;
   EXPECT_EQ(generation_bytes(of_nodes(256, 8)) - generation_bytes(of_nodes(128, 8)),
             CommConfig().groups * more_ranks * sizeof(uint32_t));

@@ -19,7 +19,7 @@ class Parts;
 struct Group {
   std::string name;               // "world", or the key it was created with
   uint32_t place = kWorld;        // its slots in the layout
-  uint64_t context = 0;           // separates its point-to-point messages from those of other groups, also past ones
+  uint64_t context = 0;           // separates its messages and parts from those of other groups, including past ones
   std::vector<Rank> members;      // world ranks, in group order
   size_t self = 0;                // our rank in the group
   std::vector<std::byte*> slots;  // by group rank: the group's four slots in that rank's arena; null on other nodes

@@ -1,6 +1,6 @@
 // A rank's progress in its collectives: a few words in shared memory that its node's agent may read at any time.
 //
-// The communicator writes them with relaxed stores; the agent's failure detector reads them (docs/design/hangs.md).
+// The communicator writes them with relaxed atomics; the agent's failure detector reads them (docs/design/hangs.md).
 // They cover one generation: a new communicator starts at zero. No decision depends on a single reading, so a reader
 // need not see a consistent snapshot.
 #pragma once
@@ -20,7 +20,7 @@ struct alignas(64) CollectiveWords {
   std::atomic<uint32_t> world;    // 1: one of the groups is the world
   std::atomic<uint32_t> waiting;  // threads in Communicator::wait
   std::atomic<uint64_t> waited;   // finished calls of Communicator::wait
-  std::atomic<uint64_t> moved;    // chunks, frames and pieces of operations not over yet; several threads write it
+  std::atomic<uint64_t> moved;    // chunks, frames and pieces moved so far, in any operation; several threads write it
 };
 
 static_assert(sizeof(CollectiveWords) == 64);  // the agent reads one cache line

@@ -1,4 +1,4 @@
-// What a rank says of how far it is: the words that its agent samples (docs/design/hangs.md).
+// How a rank reports its progress: in words that its agent samples (docs/design/hangs.md).
 
 #include "comm/progress.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kCount = 1 << 20;  // floats: 64 chunks of small_config()
 
-// Both ranks of `world` call `body`, each with its words, and then tell `check` of them.
+// Runs `body` on all ranks of `world`. Returns CollectiveWords::moved of each.
 template <typename Body>
 std::vector<uint64_t> moved_by(TestWorld& world, Body body) {
   std::vector<CollectiveWords> words(world.size());

@@ -8,7 +8,7 @@ int64_t deadline_after(int64_t timeout_ns) {
 }
 
 void ring(Bell& bell) {
-  // Either this load sees the sleeper, or the sleeper's look at what it waits for comes after our store of it.
+  // Either this load sees the sleeper, or the sleeper checks its condition only after our store has made it true.
   if (bell.sleepers.load(std::memory_order_seq_cst) != 0) {
     bell.ring.fetch_add(1, std::memory_order_seq_cst);
     futex_wake_all(bell.ring);
@@ -27,7 +27,7 @@ Meeting GroupSync::meet(const Descriptor& descriptor, int64_t deadline_ns) {
     return Meeting::kInterrupted;
   }
   if (block_.given_up_by.load(std::memory_order_seq_cst) != 0) {
-    return Meeting::kGivenUp;  // who left an operation half way must not be taken for one that entered the next
+    return Meeting::kGivenUp;  // a member that left an operation half way must not seem to enter the next
   }
   ++phase_;
   known_here_ = 0;

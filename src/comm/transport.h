@@ -1,5 +1,5 @@
-// What collectives and messages need from the link between two ranks on different nodes. TCP is one implementation
-// (tcp/); for another (RDMA through UCX) nothing outside this interface changes.
+// What collectives and messages need from the link between two ranks on different nodes. TCP (tcp/) implements it;
+// another implementation (RDMA through UCX) would change nothing outside this interface.
 //
 // There are two halves. Collectives exchange *parts*: both sides know which parts to expect and when, so a receive is
 // posted for each and bytes go straight to their destination. Each group has its own links, so no group waits for
@@ -56,8 +56,7 @@ class Parts {
  public:
   virtual ~Parts() = default;
 
-  // Starts to send. The bytes must stay unchanged until the part is done, which means that they are no longer read
-  // here.
+  // Starts to send. The bytes must stay unchanged until the part is done; they are not read after that.
   virtual void send(PartRequest& request, Rank to, const PartKey& key, std::span<const std::byte> bytes) = 0;
   // Starts to receive at most buffer.size() bytes. A longer message breaks the link. Parts from one peer must be posted
   // in the order in which that peer sends them.
@@ -65,9 +64,9 @@ class Parts {
   // Makes progress on all parts until this one is done or there is another result. `given_up`: non-zero once a rank of
   // this node ended the group.
   virtual Waited wait(const PartRequest& request, int64_t deadline_ns, const std::atomic<uint64_t>& given_up) = 0;
-  // To be called after any result but kDone: drops all parts; their memory is not touched again.
+  // Call it after any result but kDone. Drops all parts; their memory is not touched again.
   virtual void cancel() = 0;
-  // Tells the ranks that this rank is linked to that it ended the group: their waits return kGivenUp.
+  // Tells all linked ranks that this rank ended the group; their waits return kGivenUp.
   virtual void give_up(GivenUp who) = 0;
   virtual GivenUp given_up() const = 0;
   virtual std::string why_lost(Rank peer) const = 0;
@@ -102,7 +101,7 @@ class Transport {
   };
   struct Pair {
     PairBlock* words;
-    std::byte* ring;  // in shared memory; then `bytes` is null
+    std::byte* ring;  // if the pair shares memory; then `bytes` is null
     size_t ring_bytes;
     Bytes* bytes = nullptr;
     // Why the link broke; valid only once words->given_up_by says that it did.
@@ -110,17 +109,17 @@ class Transport {
   };
   // This end of the ordered pair from -> to; one of them is this rank.
   virtual Pair pair(Rank from, Rank to) = 0;
-  // To be called after this rank changed words of a pair with `peer`. Any thread.
+  // Call it after this rank changed words of a pair with `peer`. Any thread.
   virtual void changed(Rank peer) = 0;
 
-  // What was refused and moved, for metrics and tests. Any thread.
+  // Connections accepted and refused, and bytes moved, for metrics and tests. Any thread.
   struct Counters {
     uint64_t accepted = 0;          // connections that proved that they belong here
-    uint64_t wrong_key = 0;         // closed because ...
-    uint64_t other_generation = 0;  // ... it is of another term or generation
-    uint64_t unknown_rank = 0;      // ... the rank or stream is unknown or already connected, or the protection differs
-    uint64_t malformed = 0;         // ... it sent invalid data, or too much
-    uint64_t too_slow = 0;          // ... it did not introduce itself in time, or too many were waiting
+    uint64_t wrong_key = 0;         // refused: the peer does not have the key
+    uint64_t other_generation = 0;  // refused: another term or generation
+    uint64_t unknown_rank = 0;      // refused: rank or stream unknown or already connected, or other protection
+    uint64_t malformed = 0;         // closed: the peer sent invalid data, or too much
+    uint64_t too_slow = 0;          // closed: the peer did not introduce itself in time, or too many were waiting
     uint64_t bytes_sent = 0;        // payload of parts
     uint64_t bytes_received = 0;
   };

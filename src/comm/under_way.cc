@@ -5,7 +5,7 @@
 namespace keepstep::comm {
 namespace {
 
-// Under a lock, so no read-modify-write is needed.
+// Called under the lock, so no read-modify-write is needed.
 void add_one(std::atomic<uint64_t>& word) {
   word.store(word.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }

@@ -1,7 +1,7 @@
 // Records in CollectiveWords (progress.h) which collectives this rank is in: at most one per group.
 //
-// If there are several, the words name the union of their members, and the world if one of them is the world's: a rank
-// is missing if any of them waits for it. Any thread may call anything.
+// If there are several, the words name the union of their members, because a rank is missing if any of the collectives
+// waits for it; and they name the world if one of them is the world's. Any thread may call anything.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // identifies stragglers (docs/design/stragglers.md).
 //
 // Counts the time in which at least one thread waits. A caller that takes a collective's outcome through a future (DDP)
-// does not report its waiting here. But it waits for its last collective right after submitting it, so the time from
-// there to the end of that collective counts, if the rank did nothing here until it waited for something else.
+// does not report its waiting here. But it waits for its last collective right after submitting it. So the time from
+// there to the end of that collective counts too, if the rank submits nothing else before it waits for something else.
 //
 // Any thread may call anything; a call takes one rarely contended lock. Times are CLOCK_MONOTONIC.
 #pragma once

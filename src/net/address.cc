@@ -44,7 +44,7 @@ StatusOr<Fd> connect_to(const Address& address, Deadline deadline) {
   KEEPSTEP_ASSIGN_OR_RETURN(Fd fd, start_connect(*tcp));
   if (!wait_for(fd.get(), POLLOUT, deadline)) {
     return absl::DeadlineExceededError(
-        absl::StrFormat("%s does not answer; is the machine up, and is no firewall in between?", tcp->text()));
+        absl::StrFormat("%s does not answer; is the machine down, or does a firewall block the port?", tcp->text()));
   }
   if (const int error = socket_error(fd.get()); error != 0) {
     return errno_status("connect to " + tcp->text(), error);

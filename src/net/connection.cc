@@ -24,9 +24,10 @@ StatusOr<TlsStream> prove_key(Fd fd, std::string peer, std::shared_ptr<const Tls
       return stream;
     }
     if (!wait_for(stream.fd(), wait, deadline)) {
-      return absl::DeadlineExceededError(absl::StrFormat(
-          "%s accepted the connection but did not prove the key of this job in time; is it stopped, or something else?",
-          stream.peer()));
+      return absl::DeadlineExceededError(
+          absl::StrFormat("%s accepted the connection but did not prove the key of this job in time; is it stopped, or "
+                          "not a keepstep job?",
+                          stream.peer()));
     }
   }
 }

@@ -1,14 +1,12 @@
 // A connection between two members of a job: whole messages in both directions, over TLS.
 //
-// Both sides have proved the key before a Connection exists. That the peer is the intended one is up to the first
-// message (greeting.h).
-//
-// message_reader.h has the wire format of a message; hub.h is for many connections that share a thread that must not
-// wait.
+// Both sides have proved the key before a Connection exists. Only the first message shows whether the peer is the
+// intended one (greeting.h). The wire format of messages is in message_reader.h. For many connections on one thread
+// that must not wait, use hub.h.
 //
 // One thread may send while another one receives. OpenSSL allows only one thread at a time on a connection, so each
-// step of either (a batch of records, a record) holds a lock; no step waits, and no thread holds the lock while it
-// waits in poll(). A thread that waits to receive never blocks one that sends, nor vice versa.
+// step (sending a batch of records, receiving one record) holds a lock. No thread holds the lock while it waits in
+// poll(), so a waiting receiver never blocks a sender, nor vice versa.
 //
 // Nothing is sent automatically. To find out whether a silent peer is alive, send something that it answers, and check
 // silence(). Over TCP the kernel probes a silent machine (tcp_socket.h).
@@ -32,7 +30,7 @@
 namespace keepstep::net {
 
 struct ConnectionOptions {
-  size_t max_message_bytes = size_t{4} << 20;  // either way
+  size_t max_message_bytes = size_t{4} << 20;  // in either direction
   uint64_t records_per_key = TlsStream::kRecordsPerKey;
 };
 
@@ -75,9 +73,9 @@ class Connection {
   // Ends the connection at once, from any thread; calls in progress return CANCELLED.
   void abort();
 
-  // How long nothing has been received. Bytes that arrived but that no receive() has read yet do not count.
+  // The time since bytes were last received. Bytes that no receive() has read yet do not count.
   std::chrono::nanoseconds silence() const;
-  // How often this side changed its sending key. Do not call it while another call is in progress.
+  // How many times this side changed its sending key. Do not call it while another call is in progress.
   uint64_t key_changes() const { return stream_.key_changes(); }
   // The peer's address: "10.0.0.7:40312", or "unix:PATH" for a unix socket.
   const std::string& peer() const { return stream_.peer(); }

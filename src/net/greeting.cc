@@ -81,8 +81,8 @@ StatusOr<Greeting> Greeting::decode(std::string_view bytes) {
                      take(bytes, greeting.from) && take(bytes, greeting.to) && bytes.empty();
   greeting.role = static_cast<Role>(role);
   if (!whole || zero != 0 || (greeting.role != Role::kConnects && greeting.role != Role::kAccepts)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a message of %d bytes is no greeting; is the peer of another version?", size));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a message of %d bytes is not a greeting; does the peer run another version of keepstep?", size));
   }
   return greeting;
 }

@@ -1,8 +1,8 @@
 // The first message in each direction of a connection: who each side is, and what the connection is for.
 //
-// A shared key proves that the peer is a member of the job, not which one (RFC 9257, sections 4 and 5). Whoever can
-// redirect traffic may connect agent A to agent C instead of B, or to itself ("Selfie", Drucker and Gueron, 2019). TLS
-// does not detect that, so both sides state who they are and check it. Pure: bytes in, bytes out.
+// A shared key proves that the peer is a member of the job, not which one (RFC 9257, sections 4 and 5). An attacker who
+// can redirect traffic may connect agent A to agent C instead of B, or to itself ("Selfie", Drucker and Gueron, 2019).
+// TLS does not detect that, so both sides state who they are and check it. Pure: bytes in, bytes out.
 //
 // The connecting side speaks first. The other side decides from the greeting it reads, and replies with `answer()` of
 // the greeting it expected. A side that does not know a field yet, such as the coordinator's term, copies it from the

@@ -1,5 +1,5 @@
-// Who is admitted, and what the others receive: tested with OpenSSL under other settings, and with data that are not
-// TLS.
+// Which peers are admitted, and what the others receive. The strangers here use OpenSSL with other settings, or send
+// data that are not TLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/err.h>

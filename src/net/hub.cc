@@ -17,7 +17,7 @@ constexpr size_t kBatchBytes = 4 * TlsStream::kRecordBytes;  // between two syst
 constexpr int kRecordsARound = 64;                           // of one link, before others get their turn
 constexpr std::chrono::milliseconds kTick{500};
 constexpr int kDeadAfter = 5;  // times a link's ask_after
-// The most that one tick counts: a process that was stopped did not wait for anyone meanwhile.
+// A tick counts at most this much: time in which this process was stopped is not its peers' silence.
 constexpr std::chrono::milliseconds kMaxTick = 2 * kTick;
 
 }  // namespace
@@ -117,7 +117,7 @@ void Hub::wake(Link* link) {
 void Hub::run() {
   std::array<epoll_event, 64> events{};
   while (true) {
-    const bool called = take_calls();  // more calls may have arrived since
+    const bool called = take_calls();  // receivers may have made more calls, which do not wake epoll
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) {
@@ -154,7 +154,7 @@ std::chrono::milliseconds Hub::since_tick() const {
   return std::min(kMaxTick, std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - ticked_));
 }
 
-// Does what other threads and receivers asked for. False: the hub is stopping.
+// Does what other threads and receivers asked for. Returns whether there was anything.
 bool Hub::take_calls() {
   std::vector<Started> started;
   std::vector<std::shared_ptr<Link>> woken;
@@ -206,7 +206,7 @@ void Hub::read(Link& link) {
     return;
   }
   if (absl::IsOutOfRange(all.status()) && !link.ended_) {
-    // The peer has ended its side; we end ours, as far as the socket accepts it at once.
+    // The peer has ended its side. End ours too, but without waiting for the socket.
     if (write_some(link).ok() && link.stream_->end_writes().ok()) {
       (void)link.stream_->flush();
     }
@@ -254,11 +254,11 @@ void Hub::write(Link& link) {
     return close(link, absl::CancelledError("this side closed the connection to " + link.peer()));
   }
   if (overfull) {
-    return close(link, absl::ResourceExhaustedError(link.peer() + " has stopped reading: too much waits for it"));
+    return close(link, absl::ResourceExhaustedError(link.peer() + " has stopped reading: too much is queued for it"));
   }
   const StatusOr<TlsStream::Wait> wait = write_some(link);
   if (!wait.ok()) {
-    // Read what the peer sent before it left, and why it left, if that can be read too.
+    // Read what the peer sent before it left. If that ends with its reason for leaving, report the reason.
     const StatusOr<bool> last_words = read_some(link, std::numeric_limits<int>::max());
     return close(link, last_words.ok() ? wait.status() : last_words.status());
   }
@@ -369,7 +369,7 @@ void Hub::close(Link& link, const Status& why) {
   }
   link.tail_left_ = {};
   link.tail_.reset();
-  // Do not rely on close(): a process that is just being started has a copy of the socket for a moment.
+  // Do not rely on close(): between fork and exec, a new process holds a copy of the socket.
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.stream_->fd(), nullptr);
   link.stream_.reset();
   const auto found = links_.find(&link);

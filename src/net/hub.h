@@ -4,8 +4,8 @@
 // to their receivers. Sent messages are queued and leave when the socket accepts them. So OpenSSL sees a single thread
 // and needs no lock around it.
 //
-// An empty message is a sign of life: a link with `ask_after` sends one when it has sent nothing for that long, and
-// declares a peer dead that has sent nothing for five times as long. Empty messages are never delivered.
+// An empty message is a sign of life. A link with `ask_after` sends one after that long without sending, and declares
+// its peer dead after five times as long without hearing from it. Empty messages are never delivered.
 #pragma once
 
 #include <chrono>
@@ -30,11 +30,11 @@ namespace keepstep::net {
 
 struct LinkOptions {
   size_t max_message_bytes = size_t{4} << 20;  // of a received message
-  // Limits on what is queued but not yet accepted by the socket: a peer that leaves more unread has stopped reading,
+  // Limits on what is queued but not yet accepted by the socket. Beyond them the peer is taken to have stopped reading,
   // and the link breaks.
   size_t max_queued_messages = 100'000;
   size_t max_queued_bytes = size_t{256} << 20;
-  std::chrono::milliseconds ask_after{0};                      // 0: never; the kernel reports dead peers (unix)
+  std::chrono::milliseconds ask_after{0};                      // 0: never (unix: the kernel reports dead peers)
   std::chrono::milliseconds linger = std::chrono::seconds(5);  // after end(), for a peer that reads nothing
 };
 
@@ -147,8 +147,8 @@ class Hub {
 
   // Used by the hub's thread only.
   std::map<Link*, std::shared_ptr<Link>> links_;
-  std::vector<std::shared_ptr<Link>> unread_;  // links with unread data that gave the others their turn
-  std::vector<std::shared_ptr<Link>> closed_;  // epoll may still name them
+  std::vector<std::shared_ptr<Link>> unread_;  // links with unread data that let others take a turn
+  std::vector<std::shared_ptr<Link>> closed_;  // events from epoll may still point to them
   Clock::time_point ticked_ = Clock::now();
   std::thread thread_;
 };

@@ -71,7 +71,7 @@ class HubTest : public testing::Test {
     std::shared_ptr<Link> link;
   };
 
-  // The accepting end, started, of the connection that `connect` makes.
+  // The accepting end of the connection that connect() makes, already started.
   std::unique_ptr<End> accept(const LinkOptions& options = {}) {
     auto end = std::make_unique<End>();
     std::unique_lock lock(mutex_);
@@ -197,7 +197,7 @@ TEST_F(HubTest, a_last_word_is_not_overtaken_by_the_end) {
     const auto here = accept();
     there->link->send("first");
     for (int wait = 0; wait < 50 * (i % 40); ++wait) {
-      std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the loop
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from removing the loop
     }
     there->link->send("last");
     there->link->end();

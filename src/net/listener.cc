@@ -134,8 +134,8 @@ void Listener::accept_some() {
 void Listener::accept_failed(const Status& why) {
   if (accept_failures_.fetch_add(1) == 0) {
     spdlog::warn(
-        "no new connection at {}: {}. Tried again up to once a second, without another warning; raise the limit "
-        "on open files with `ulimit -n`?",
+        "no new connection at {}: {}. Retrying up to once a second, without further warnings; raise the limit on "
+        "open files with `ulimit -n`?",
         text_of(address_), std::string(why.message()));
   }
   accept_pause_ = std::clamp(2 * accept_pause_, kFirstPause, kLongestPause);
@@ -178,8 +178,7 @@ void Listener::make_room(const std::string& source) {
   }
   refuse(made_room_,
          absl::ResourceExhaustedError(absl::StrFormat(
-             "%s did not prove the key of this job before newer connections came, of which there are too many",
-             oldest->peer)));
+             "%s did not prove the key of this job before it had to make room for newer connections", oldest->peer)));
   strangers_.erase(oldest);
 }
 

@@ -1,9 +1,9 @@
-// Accepts connections and admits those that prove the key, on its own thread, which never waits for a single stranger.
+// Accepts connections on its own thread and admits those that prove the key. No single stranger makes the thread wait.
 //
 // A connection that has not proved the key yet is a stranger. It costs a descriptor and, once it sends something, the
 // memory that OpenSSL needs for a handshake (about 200 KiB at most), but nothing more. The number of strangers and
-// their time are limited. When there are too many, the oldest is closed, those that have sent nothing first, so a flood
-// does not keep out a member, which proves the key within one round trip.
+// their time are limited. When there are too many, the oldest that has sent nothing is closed, or else the oldest. So a
+// flood does not keep out a member, which proves the key within one round trip.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ struct ListenerOptions {
 
 class Listener {
  public:
-  // Both are called on the listener's thread, one at a time. They must not block, because everything waits meanwhile,
-  // and must not destroy the listener.
+  // Both are called on the listener's thread, one at a time. They must not block, because all connections wait
+  // meanwhile, and must not destroy the listener.
   // A member connected: pass the stream to a Connection or a Hub, which reads from it.
   using OnMember = std::function<void(TlsStream)>;
   // A stranger was turned away: its address and the reason. Strangers can cause any number of these calls.

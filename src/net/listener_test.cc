@@ -238,7 +238,7 @@ TEST(ListenerTest, a_folder_of_another_user_is_refused) {
   EXPECT_EQ(listen_at(UnixPath{(folder.path / "door").string()}).status().code(), StatusCode::kPermissionDenied);
 }
 
-// The folder alone would keep the other user out, so it is opened here to check that the kernel is asked, too.
+// The folder alone would keep the other user out. The test opens it, so only the check of the peer's user is left.
 TEST(ListenerTest, a_process_of_another_user_is_refused_on_a_unix_socket) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "needs root";

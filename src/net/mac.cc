@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kNonceBytes = 12;
 constexpr size_t kMaxAtOnce = size_t{1} << 30;  // OpenSSL takes an int
 
-void expect(int result) { KEEPSTEP_CHECK(result == 1, "OpenSSL computes no AES-128-GMAC"); }
+void expect(int result) { KEEPSTEP_CHECK(result == 1, "OpenSSL cannot compute AES-128-GMAC"); }
 
 }  // namespace
 

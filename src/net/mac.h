@@ -27,7 +27,7 @@ class Mac {
   void add(std::span<const std::byte> bytes);
   // Ends the message and returns its tag. The next message begins.
   Tag finish();
-  // The same at the other end: returns whether `tag` is right. Compares in constant time.
+  // For the receiving end: ends the message and returns whether `tag` is right. Compares in constant time.
   bool finish_with(std::span<const std::byte, kTagBytes> tag);
 
  private:

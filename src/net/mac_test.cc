@@ -18,8 +18,8 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 std::string hex(const Mac::Tag& tag) { return to_hex({reinterpret_cast<const char*>(tag.data()), tag.size()}); }
 
-// Computed with the formulas of SP 800-38D in Python, checked with its test case 1. Nonces
-// 00..., 0100..., little endian.
+// The tags were computed in Python with the formulas of SP 800-38D, which were checked with its test case 1. The nonces
+// are 0 and 1, little endian.
 TEST(MacTest, a_tag_is_that_of_aes_128_gmac) {
   Mac mac(kKey);
   mac.add(bytes_of("keepstep"));

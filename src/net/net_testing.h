@@ -28,7 +28,7 @@
 
 namespace keepstep::net {
 
-inline constexpr std::chrono::seconds kLong{60};  // longer than anything takes that works correctly
+inline constexpr std::chrono::seconds kLong{60};  // longer than anything that works takes
 inline Deadline soon() { return Deadline::after(kLong); }
 
 // Derived from the token that consists of `half` twice.

@@ -1,4 +1,4 @@
-// A relay between two members may do anything with their bytes, but can achieve no more than to end the connection.
+// A relay between two members may do anything with their bytes, but all it can achieve is to end the connection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -30,7 +30,7 @@ void derive(std::string_view secret, const std::string& info, std::span<unsigned
   const std::unique_ptr<EVP_KDF, void (*)(EVP_KDF*)> hkdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr), EVP_KDF_free);
   const std::unique_ptr<EVP_KDF_CTX, void (*)(EVP_KDF_CTX*)> context(EVP_KDF_CTX_new(hkdf.get()), EVP_KDF_CTX_free);
   KEEPSTEP_CHECK(EVP_KDF_derive(context.get(), key.data(), key.size(), params) == 1,
-                 "OpenSSL derives no key by HKDF-SHA-256");
+                 "OpenSSL cannot derive a key with HKDF-SHA-256");
 }
 
 }  // namespace
@@ -49,14 +49,14 @@ SharedKey SharedKey::control(const JobToken& token, std::string_view rdzv_id) {
 std::string SharedKey::random_data_secret() {
   std::string secret(kBytes, '\0');
   KEEPSTEP_CHECK(RAND_priv_bytes(reinterpret_cast<unsigned char*>(secret.data()), static_cast<int>(kBytes)) == 1,
-                 "the system gives no random bytes");
+                 "the system returned no random bytes");
   return secret;
 }
 
 StatusOr<SharedKey> SharedKey::data_of(std::string_view secret, uint32_t term, uint32_t generation) {
   if (secret.size() != kBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the secret of the connections between ranks has %d bytes, not %d", kBytes, secret.size()));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the secret of the connections between ranks must have %d bytes, not %d", kBytes, secret.size()));
   }
   SharedKey key(kData, term, generation);
   derive(secret, key.identity(), key.bytes_);

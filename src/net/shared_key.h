@@ -1,8 +1,8 @@
 // A key that only the members of a job hold: TLS proves it on every connection (RFC 8446, external PSK).
 //
-// It has an identity, a text that crosses the network in the clear. So the identity names only the key's purpose, not
-// the job or a rank. The identity of a data key also contains its generation, so a peer in another generation is
-// recognized as such and not mistaken for a stranger.
+// The key's identity crosses the network in the clear, so it names only the key's purpose, not the job or a rank. The
+// identity of a data key also contains its generation, so a peer in another generation is recognized as such and not
+// mistaken for a stranger.
 #pragma once
 
 #include <array>
@@ -26,9 +26,9 @@ class SharedKey {
   // to each other. The token cannot be computed from the key.
   static SharedKey control(const JobToken& token, std::string_view rdzv_id);
 
-  // For the connections between the ranks of one generation. They start from random bytes, the same for all agents: the
-  // `secret` of one run of a coordinator. A generation's key is derived from it like the control key, with the info
-  // "keepstep data 1:TERM/GENERATION". Neither the secret nor another generation's key can be computed from it.
+  // For the connections between the ranks of one generation. A generation's key is derived like the control key, with
+  // the info "keepstep data 1:TERM/GENERATION", from `secret`: random bytes that all agents get from one run of a
+  // coordinator. Neither the secret nor another generation's key can be computed from a key.
   static std::string random_data_secret();  // aborts only if the system has no randomness
   // INVALID_ARGUMENT: `secret` does not have kBytes bytes.
   static StatusOr<SharedKey> data_of(std::string_view secret, uint32_t term, uint32_t generation);

@@ -28,7 +28,7 @@ bool offers_diffie_hellman(std::string_view modes) {
 }
 
 // RFC 8446, 4.2.11: two bytes for the list's length; two for an identity's length, the identity, four for its age.
-// Members of a job offer one, so only the first is checked.
+// Members of a job offer exactly one identity, so only the first is checked.
 bool offers_first(std::string_view offered, std::string_view identity) {
   if (offered.size() < 4 + identity.size()) {
     return false;
@@ -75,7 +75,7 @@ StatusOr<SslPointer> TlsContext::start(Role role, Complaint* complaint) const {
   ERR_clear_error();
   SslPointer ssl(SSL_new(context_));
   if (ssl == nullptr || SSL_set_app_data(ssl.get(), complaint) != 1) {
-    return absl::InternalError("OpenSSL makes no state for a connection: " + take_openssl_error().text);
+    return absl::InternalError("OpenSSL cannot create the state of a connection: " + take_openssl_error().text);
   }
   if (role == Role::kConnects) {
     SSL_set_connect_state(ssl.get());
@@ -87,20 +87,20 @@ StatusOr<SslPointer> TlsContext::start(Role role, Complaint* complaint) const {
   return ssl;
 }
 
-// Without the key OpenSSL would continue: with a request for another group, or with a certificate that we do not have.
+// Without the key OpenSSL would continue: it would ask for another group, or look for a certificate, which we lack.
 int TlsContext::look_at_hello(SSL* ssl, int* alert, void* self) {
   const std::string_view ours = static_cast<const TlsContext*>(self)->identity_;
   const auto offered = extension(ssl, TLSEXT_TYPE_psk);
   const auto modes = extension(ssl, TLSEXT_TYPE_psk_kex_modes);
   Complaint complaint;
   if (!offered.has_value()) {
-    complaint.text = "it offered no shared key: it is not of keepstep";
+    complaint.text = "it offered no shared key: it is not a keepstep process";
     *alert = SSL_AD_HANDSHAKE_FAILURE;
   } else if (!offers_first(*offered, ours)) {
-    complaint = {"it offered a key for another purpose or generation, or is of another version of keepstep", true};
+    complaint = {"it offered a key for another purpose or generation, or runs another version of keepstep", true};
     *alert = SSL_AD_UNKNOWN_PSK_IDENTITY;
   } else if (!modes.has_value() || !offers_diffie_hellman(*modes)) {
-    complaint.text = "it offered our key without Diffie-Hellman: it is not of keepstep";
+    complaint.text = "it offered our key without Diffie-Hellman: it is not a keepstep process";
     *alert = SSL_AD_HANDSHAKE_FAILURE;
   }
   if (complaint.text == nullptr) {

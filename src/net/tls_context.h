@@ -1,10 +1,10 @@
 // The TLS settings of all connections with one key: TLS 1.3 (RFC 8446) with an external pre-shared key, nothing else.
 //
-//   key exchange  PSK with ephemeral Diffie-Hellman (psk_dhe_ke): who learns the key later cannot read old traffic
-//   suite, group  TLS_AES_128_GCM_SHA256 and secp256r1: what every implementation must have (RFC 8446, 9.1), fast on
-//                 any CPU of a cluster, allowed in FIPS mode; its hash is that of the key. One of each leaves nothing
-//                 to negotiate
-//   not there     older versions, certificates, tickets, resumption, early data, renegotiation
+//   key exchange  PSK with ephemeral Diffie-Hellman (psk_dhe_ke): a key that leaks later does not reveal old traffic
+//   suite, group  TLS_AES_128_GCM_SHA256 and secp256r1: mandatory for every implementation (RFC 8446, 9.1), fast on
+//                 any CPU of a cluster, allowed in FIPS mode. The suite's hash is that of the key. With one of each
+//                 there is nothing to negotiate
+//   disabled      older versions, certificates, tickets, resumption, early data, renegotiation
 //
 // The accepting side inspects the first message before OpenSSL acts on it: one that does not offer our key gets only an
 // alert. The connecting side insists that its key was chosen: otherwise a relay could present its own certificate

@@ -59,7 +59,7 @@ Status TlsStream::handshake_failed(int error) const {
   }
   if (why.is_alert && why.reason == SSL_AD_REASON_OFFSET + SSL_AD_UNKNOWN_PSK_IDENTITY) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "%s refused our key (%s): it has one for another purpose or generation, or is of another version of keepstep",
+        "%s refused our key (%s): it has one for another purpose or generation, or runs another version of keepstep",
         peer_, why.text));
   }
   if (why.is_alert) {
@@ -67,11 +67,11 @@ Status TlsStream::handshake_failed(int error) const {
         "%s refused our key (%s). Is it another job's, with another token or rendezvous id?", peer_, why.text));
   }
   if (why.reason == SSL_R_WRONG_VERSION_NUMBER || why.reason == SSL_R_HTTP_REQUEST) {
-    return absl::UnavailableError(absl::StrFormat("%s does not speak TLS: it is no job of keepstep", peer_));
+    return absl::UnavailableError(absl::StrFormat("%s does not speak TLS: it is not a keepstep job", peer_));
   }
   return absl::UnauthenticatedError(
       absl::StrFormat("%s did not prove the key of this job (%s). Is the address right? If it is, something on the way "
-                      "takes the place of the peer",
+                      "impersonates the peer",
                       peer_, why.text));
 }
 
@@ -175,7 +175,7 @@ StatusOr<TlsStream::Wait> TlsStream::flush() {
 void TlsStream::export_key(std::string_view label, std::span<unsigned char> key) const {
   KEEPSTEP_CHECK(
       SSL_export_keying_material(ssl_.get(), key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) == 1,
-      "OpenSSL exports no key of a connection whose handshake is done");
+      "OpenSSL cannot export a key of a connection whose handshake is done");
 }
 
 StatusOr<Fd> TlsStream::take_socket() {

@@ -38,8 +38,7 @@ class TlsStream {
 
   // When it returns 0, both sides have proved the key. UNAUTHENTICATED: the peer does not have our key or refused it.
   // FAILED_PRECONDITION: one side's key is for another purpose or generation; this is unproved, so use it only to
-  // decide to try again.
-  // UNAVAILABLE: the connection broke, or the side that accepted it does not speak TLS.
+  // decide to try again. UNAVAILABLE: the connection broke, or the side that accepted it does not speak TLS.
   StatusOr<Wait> handshake();
 
   // Returns the number of bytes read, at most one record; 0: none arrived, wait for POLLIN. OUT_OF_RANGE: the peer
@@ -77,7 +76,7 @@ class TlsStream {
   Status read_failed(int error) const;
   Status change_key();
 
-  struct Callbacks {  // what OpenSSL writes to; its address is stable when the stream is moved
+  struct Callbacks {  // OpenSSL writes here, so its address must not change when the stream moves
     BioSocket socket;
     TlsContext::Complaint complaint;
   };
