@@ -38,7 +38,10 @@ def exit_with(main: Callable[[list[str]], int]) -> NoReturn:
     """
     sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
     try:
-        sys.exit(main(sys.argv[1:]))
+        try:
+            sys.exit(main(sys.argv[1:]))
+        finally:
+            sys.stdout.flush()  # raises here if the reader is gone; at Python's exit the error would be printed
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
         sys.exit(1)

@@ -120,3 +120,16 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     done = bench("speed", command=tmp_path / "missing")
     assert done.returncode == 2
     assert done.stderr.startswith("keepstep bench: there is no 'speed'\nusage: keepstep bench NAME")
+
+
+def test_a_reader_that_stops_early_causes_no_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "keepstep.bench", "--help"], stdout=writing, stderr=subprocess.PIPE, timeout=120
+        )
+    finally:
+        os.close(writing)
+    assert ended.returncode == 1
+    assert ended.stderr == b""

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
+from keepstep._command import exit_with
 from keepstep.bench.harness.environment import BenchError
 from keepstep.report.journal import RunDirectoryError
 
@@ -82,4 +83,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_with(main)

@@ -27,7 +27,11 @@ def flip_a_byte(pid, rank):
     flipped = 0
     for number in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{number}"
-        if not re.match(rf"/memfd:keepstep-shard-{rank}\b", os.readlink(path)):
+        try:
+            target = os.readlink(path)
+        except FileNotFoundError:
+            continue  # a connection that was closed since
+        if not re.match(rf"/memfd:keepstep-shard-{rank}\b", target):
             continue
         with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
             # src/state/vault/shard_vault.cc: a page, then text and data of each slot, in pages
