@@ -1,5 +1,6 @@
 """Starts real jobs under the real `keepstep run` and reads what they left behind."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -21,6 +22,15 @@ def json_lines(path):
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def open_files(pid):
+    """What each descriptor of a process is open on, by the path under /proc that opens it again."""
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            found[path] = os.readlink(path)
+    return found
 
 
 @dataclass

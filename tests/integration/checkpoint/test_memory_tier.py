@@ -7,7 +7,7 @@ import re
 import struct
 
 from fsdp2 import needs_fsdp2
-from harness import JOBS, json_lines
+from harness import JOBS, json_lines, open_files
 from running_jobs import command, refused
 from several_nodes import TOKEN, assert_nothing_is_left, kill, start_nodes, wait_for_steps
 
@@ -25,12 +25,7 @@ def rows(place, *options, **how):
 def flip_a_byte(pid, rank):
     """Of every version of the shard of `rank` that process `pid`, an agent, holds."""
     flipped = 0
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{number}"
-        try:
-            target = os.readlink(path)
-        except FileNotFoundError:
-            continue  # a connection that was closed since
+    for path, target in open_files(pid).items():
         if not re.match(rf"/memfd:keepstep-shard-{rank}\b", target):
             continue
         with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import JOBS, LIMIT_S, json_lines
+from harness import JOBS, LIMIT_S, json_lines, open_files
 from several_nodes import finish_nodes, free_port, kill, start_node, start_nodes, wait_for_steps
 
 MAX_BYTES = 32 << 20  # that an attack may add to the launcher's memory
@@ -135,10 +135,7 @@ def test_floods_cost_nothing_and_a_lost_node_comes_back_through_1100_idle_connec
 
 def listening_ports(pid):
     """TCP ports of loopback where a process listens."""
-    files = []
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):  # it was closed meanwhile
-            files.append(os.readlink(file))
+    files = open_files(pid).values()
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in files]
 
