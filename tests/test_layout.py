@@ -101,6 +101,7 @@ MAY_IMPORT = {
     "recovery": {"tensors", "distributed", "state", "integrity", "sharded"},
     "data": {"distributed"},
     "step": {"reduction", "data_parallel", "state", "recovery", "data"},
+    "prepared": {"tensors", "distributed", "data_parallel", "state", "data", "step"},
     "runtime": {
         "tensors",
         "distributed",
@@ -112,6 +113,7 @@ MAY_IMPORT = {
         "recovery",
         "data",
         "step",
+        "prepared",
     },
 }
 MAX_ENTRIES = 40  # in a folder, so that one can look through it

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keepstep.torch.reduction import reduce as reduce
     from keepstep.torch.runtime.run import Run as Run
     from keepstep.torch.step import veto as veto
-    from keepstep.torch.step.steps import CommittedStep as CommittedStep
+    from keepstep.torch.step.open_step import CommittedStep as CommittedStep
     from keepstep.torch.step.steps import Step as Step
 
 __version__ = "0.2.0"
@@ -57,7 +57,7 @@ _MODULES = {
     "veto": "keepstep.torch.step.veto",
 }
 _CLASSES = {
-    "CommittedStep": "keepstep.torch.step.steps",
+    "CommittedStep": "keepstep.torch.step.open_step",
     "Run": "keepstep.torch.runtime.run",
     "Step": "keepstep.torch.step.steps",
 }

@@ -14,7 +14,7 @@ from test_token_dataset import write
 
 from keepstep import _engine
 from keepstep.data import Blend, PackedDataset, TokenDataset
-from keepstep.torch.step.steps import BatchPlan
+from keepstep.torch.step.batch_plan import BatchPlan
 
 SCHEDULES = 40
 

@@ -10,7 +10,7 @@ from test_token_dataset import write
 from keepstep import _engine
 from keepstep.data import Blend, PackedDataset, TokenDataset
 from keepstep.torch.data.data_waits import DataWaits
-from keepstep.torch.step.steps import BatchPlan
+from keepstep.torch.step.batch_plan import BatchPlan
 
 
 def evict(prefix):

@@ -5,9 +5,9 @@ import torch
 
 import keepstep
 from keepstep.torch.state.registry import Registry
+from keepstep.torch.step.batch_plan import BatchPlan
 from keepstep.torch.step.batch_sizes import Batches, checked_position
 from keepstep.torch.step.learning_rate import FACTOR, scale_lr
-from keepstep.torch.step.steps import BatchPlan
 
 
 def by_world(overrides, **defaults):

@@ -290,24 +290,24 @@ def pointed_elsewhere(net, optimizer, registry):
 def test_what_an_entry_changes_before_its_loop_is_named_where_training_goes_on(change, wrapped):
     net, optimizer, registry, committed = made()
     change(net, optimizer, registry)
-    committed.begin_loop(0, world=2, until=10)  # each entry does it before the first step
+    committed.begin_loop(0, world=2, until=10, version=0)  # each entry does it before the first step
     committed.left()
     name = change(net, optimizer, registry)
     if wrapped:
         with committed.as_wrapped(net):
             pass
     with pytest.raises(KeepstepError, match=f"'{name}' was changed .* this entry of the function, which begins at"):
-        committed.begin_loop(5, world=2, until=10)
+        committed.begin_loop(5, world=2, until=10, version=5)
 
 
 def test_an_entry_may_wrap_and_lay_out_what_it_does_not_change():
     net, _, _, committed = made()
-    committed.begin_loop(0, world=2, until=10)
+    committed.begin_loop(0, world=2, until=10, version=0)
     with committed.as_wrapped(net), torch.no_grad():
         net.first.weight.copy_(net.first.weight.clone())  # DDP made by hand broadcasts so
     net.first.weight.data = net.first.weight.data.t().contiguous().t()
     place = net.first.weight.data_ptr()
-    committed.begin_loop(5, world=2, until=10)
+    committed.begin_loop(5, world=2, until=10, version=5)
     assert net.first.weight.data_ptr() == place and committed.changed() is None
 
 
@@ -323,11 +323,11 @@ def as_set(net, optimizer, rate=0.05):
 
 def test_what_an_entry_does_to_modes_and_options_does_not_hold_in_the_middle_of_a_loop():
     net, optimizer, _, committed = made()
-    committed.begin_loop(0, world=2, until=10)
+    committed.begin_loop(0, world=2, until=10, version=0)
     committed.commit()
     committed.left()
     set_for_this_entry(net, optimizer)
-    committed.begin_loop(5, world=2, until=10)
+    committed.begin_loop(5, world=2, until=10, version=5)
     assert net.norm.training and net.one.requires_grad and optimizer.param_groups[0]["lr"] == 0.1
     assert committed.late_change() is None
 
@@ -343,13 +343,13 @@ def newcomer_of(committed):
 @pytest.mark.parametrize("why", ["another world", "a start from a checkpoint"])
 def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_also_after_a_fault(why):
     net, optimizer, _, committed = made()
-    committed.begin_loop(0, world=8 if why == "another world" else 4, until=10)
+    committed.begin_loop(0, world=8 if why == "another world" else 4, until=10, version=0)
     committed.commit()
     if why != "another world":
         committed.start()
     for _ in range(2):  # the second time after a fault in the first step
         set_for_this_entry(net, optimizer)
-        committed.begin_loop(5, world=4, until=10)
+        committed.begin_loop(5, world=4, until=10, version=5)
         assert as_set(net, optimizer)
         committed.begin_step()
         assert committed.left_mode() is None
@@ -358,26 +358,26 @@ def test_what_an_entry_sets_for_a_start_or_a_world_holds_until_its_first_commit_
         assert not as_set(net, optimizer)
     replaced, its_optimizer, other = newcomer_of(committed)
     set_for_this_entry(replaced, its_optimizer)
-    other.begin_loop(5, world=4, until=10)
+    other.begin_loop(5, world=4, until=10, version=5)
     assert as_set(replaced, its_optimizer)
     set_for_this_entry(net, optimizer)
-    committed.begin_loop(5, world=4, until=10)
+    committed.begin_loop(5, world=4, until=10, version=5)
     committed.commit()
     committed.left()
     set_for_this_entry(net, optimizer, 7.0)
-    committed.begin_loop(6, world=4, until=10)
+    committed.begin_loop(6, world=4, until=10, version=6)
     assert as_set(net, optimizer)
 
 
 def test_a_newcomer_of_an_old_checkpoint_takes_what_its_entry_sets():
     net, _, _, committed = made()
-    committed.begin_loop(0, world=2, until=10)
+    committed.begin_loop(0, world=2, until=10, version=0)
     committed.commit()
     old = committed.value()
     del old["committed_in"]
     committed.load(old)
     net.eval()
-    committed.begin_loop(5, world=2, until=10)
+    committed.begin_loop(5, world=2, until=10, version=5)
     assert not net.training
 
 
@@ -400,7 +400,7 @@ class Epochs:
         for epoch in range(0 if self._from_the_first else self.version // 4, epochs):
             if self._before:
                 self._before(self, epoch)
-            self.committed.begin_loop(self.version, 2, 4 * (epoch + 1))
+            self.committed.begin_loop(self.version, 2, 4 * (epoch + 1), version=self.version)
             while self.version < 4 * (epoch + 1):
                 self.committed.begin_step()
                 if self.version == until:
@@ -504,23 +504,23 @@ def test_a_rate_that_is_halved_behind_a_loop_that_is_left_out_is_named():
 
 def test_what_changes_behind_a_loop_that_was_left_by_break_is_named():
     _, optimizer, _, committed = made()
-    committed.begin_loop(0, 2, 10)
+    committed.begin_loop(0, 2, 10, version=0)
     committed.commit()
     optimizer.param_groups[0]["lr"] *= 0.5
-    with pytest.raises(KeepstepError, match=r"'lr' was changed after .*last_step=10.* left at step 5.*\(last_step=5\)"):
-        committed.begin_loop(5, 2, 10)
+    with pytest.raises(KeepstepError, match=r"'lr' was changed after .* left at step 5, before .*\(last_step=5\)"):
+        committed.begin_loop(5, 2, 10, version=5)
 
 
 def test_a_validation_between_loops_that_leaves_its_mode_is_named_and_one_layers_mode_is_not():
     net, _, _, committed = made()
-    committed.begin_loop(0, 2, 5)
+    committed.begin_loop(0, 2, 5, version=0)
     committed.commit()
     net.norm.eval()
-    committed.begin_loop(5, 2, 10)
+    committed.begin_loop(5, 2, 10, version=5)
     committed.begin_step()
     assert committed.left_mode() is None
     net.eval()
-    committed.begin_loop(5, 2, 10)
+    committed.begin_loop(5, 2, 10, version=5)
     committed.begin_step()
     assert committed.left_mode() == "net"
 
@@ -529,7 +529,7 @@ def test_what_no_optimizer_trains_may_change_its_mode_until_it_computes_in_a_ste
     net, _, registry, committed = made()
     average = torch.optim.swa_utils.AveragedModel(net)
     registry.add("average", average)
-    committed.begin_loop(0, 2, 5)
+    committed.begin_loop(0, 2, 5, version=0)
     committed.commit()
     committed.begin_step()
     average.eval()
@@ -539,11 +539,11 @@ def test_what_no_optimizer_trains_may_change_its_mode_until_it_computes_in_a_ste
         assert committed.left_mode_of_untrained(net) is None
         assert committed.left_mode_of_untrained(average) == "average"
         assert committed.left_mode_of_untrained(average.module) == "average/module"
-        committed.begin_loop(5, 2, 10)
+        committed.begin_loop(5, 2, 10, version=5)
     committed.left()
     assert average.training and average.module.norm.training
     for late in (True, False):
-        committed.begin_loop(5, 2, 10)
+        committed.begin_loop(5, 2, 10, version=5)
         if late:
             average.eval()
         committed.begin_step()
@@ -557,11 +557,11 @@ def test_what_no_optimizer_trains_may_change_its_mode_until_it_computes_in_a_ste
 
 def test_protected_state_that_changes_between_loops_is_named_there():
     net, _, _, committed = made()
-    committed.begin_loop(0, 2, 5)
+    committed.begin_loop(0, 2, 5, version=0)
     committed.commit()
     net.short.data.mul_(2)
     with pytest.raises(KeepstepError, match=r"'net/short' was changed .*what follows the loop that ended with step 5"):
-        committed.begin_loop(5, 2, 10)
+        committed.begin_loop(5, 2, 10, version=5)
 
 
 def test_ddp_is_made_with_the_parameters_that_it_was_made_with_before():
@@ -582,7 +582,7 @@ def test_ddp_that_is_made_again_in_the_loop_waits_for_what_is_not_frozen_now():
     net, _, _, committed = made()
     with committed.as_wrapped(net):
         pass
-    committed.begin_loop(0, world=2, until=10)
+    committed.begin_loop(0, world=2, until=10, version=0)
     net.first.requires_grad_(False)
     committed.commit()
     with committed.as_wrapped(net):

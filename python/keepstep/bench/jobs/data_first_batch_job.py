@@ -17,7 +17,7 @@ from data_rates_job import Memmap
 
 def of_keepstep(chosen: argparse.Namespace) -> Iterator[Any]:
     from keepstep.data import TokenDataset
-    from keepstep.torch.step.steps import BatchPlan
+    from keepstep.torch.step.batch_plan import BatchPlan
 
     plan = BatchPlan(
         TokenDataset(chosen.prefix, chosen.sequence_length), chosen.batch, chosen.batch, True, None, 7, 0, 1

@@ -48,7 +48,7 @@ def of_keepstep(chosen: argparse.Namespace) -> Batches:
     """What `run.steps` does on one rank: read-ahead, order, batches."""
     from keepstep.data import TokenDataset
     from keepstep.torch.data.data_waits import DataWaits
-    from keepstep.torch.step.steps import BatchPlan
+    from keepstep.torch.step.batch_plan import BatchPlan
 
     dtype = torch.int64 if chosen.dtype == "int64" else None
     data = TokenDataset(chosen.prefix, chosen.sequence_length, dtype=dtype)

@@ -136,7 +136,8 @@ def unprotected(frame: FrameType | None, registry: Registry) -> list[str]:
         if id(value) in covered:
             continue
         if isinstance(value, Optimizer):
-            found.append(f"optimizer '{name}'")
+            if not any(item.state is value.state for item in registry.optimizers()):  # else a wrapper of that one
+                found.append(f"optimizer '{name}'")
         elif isinstance(value, torch.nn.Module):
             state = [*value.parameters(), *value.buffers()]
             own = [tensor for tensor in state if id(tensor) not in covered]

@@ -39,9 +39,9 @@ def line_to_write(name: str, where: str) -> str:
     """The error text for a protected tensor that was changed outside a commit."""
     return (
         f"'{name}' was changed outside of step.commit; {where}. A rank that is replaced, or left at any line, would go "
-        "on with other values than an undisturbed run. If it is to count, move it into step.commit(...). If it is "
-        "temporary (averaged weights, an optimizer's eval()), write:\n\n    with run.restored():\n        ...  # swap, "
-        "evaluate\n\nwhich puts everything back at its end, bit for bit."
+        "on with other values than an undisturbed run. If it is to count, move it into step.commit(...), or give it to "
+        "run.prepare(..., schedule=...). If it is temporary (averaged weights, an optimizer's eval()), write:\n\n"
+        "    with run.restored():\n        ...  # swap, evaluate\n\nwhich puts everything back at its end, bit for bit."
     )
 
 
@@ -441,6 +441,7 @@ class Committed:
         self._registry = registry
         self._capsule_ids = capsule_ids
         self._capsule_versions = capsule_versions
+        self.position = 0  # batches that the committed steps took from the loader of `run.prepare`, over all ranks
         self.forget()
 
     def forget(self) -> None:
@@ -448,10 +449,12 @@ class Committed:
         self.wrapped: dict[int, bool] = {}  # the current `Manner.wrapped`
         self._holders: Holders | None = None
         self._manner = Manner([], [], {}, [], {})
-        self._loop = [0, 0]  # how many ranks commit in this loop, and its last step
+        self._loop = [0, 0]  # how many ranks commit in this loop, and where it ends (`begin_loop`)
         self._committed_in = [0, 0]  # the loop of the last commit; no ranks: none since the job was started
         self._came_to_it = False  # this entry has reached that loop: from here on all is as in an undisturbed run
-        self._began: tuple[int, Manner] | None = None  # version and settings where an undisturbed run began a loop
+        self._began: tuple[int, Manner] | None = (
+            None  # how much was done, and settings, where an undisturbed run began a loop
+        )
         self._set_between: str | None = None  # what such a run changed between two loops
         self._modes: list[bool] = []  # in which a step may begin, of each module
         self._pieces = self._quick = Pieces([])
@@ -493,7 +496,7 @@ class Committed:
         self._in_capsule = self._capsule_versions()
         self._looked = False
 
-    def begin_loop(self, version: int, world: int, until: int) -> str | None:
+    def begin_loop(self, done: int, world: int, until: int, version: int) -> str | None:
         """Called before each loop of an entry. Returns a warning for the user if an undisturbed run may have begun the
         loop with other modes and options.
 
@@ -501,13 +504,19 @@ class Committed:
         commit was made in one of the loops: up to the end of that loop an undisturbed run has what the commit left;
         after it, it does what this entry does.
 
+        Args:
+            done: how much was committed, in steps, or in any unit in which a loop has a fixed end.
+            world: how many ranks there are.
+            until: where this loop ends, in that unit.
+            version: how many steps were committed, for messages.
+
         Raises:
             KeepstepError: protected state was changed, or an undisturbed run began this loop with other options.
         """
         self._loop = [world, until]
         ranks, last = self._committed_in
         came_to_it = self._came_to_it
-        self._came_to_it = came_to_it or ranks != world or until > version or until >= last
+        self._came_to_it = came_to_it or ranks != world or until > done or until >= last
         if version == 0:
             joined = self._manner
             self._holders = None  # modules may have other parts now; every entry does it again on all ranks
@@ -523,16 +532,16 @@ class Committed:
         assert self._holders is not None
         self._modes = modes = self._holders.modes()
         doubt = None
-        if ranks == world and not came_to_it and (version < last or until <= version):
+        if ranks == world and not came_to_it and (done < last or until <= done):
             self._holders.put_back(self._manner)
             self._modes = self._manner.training
         elif ranks == world and not came_to_it:
-            doubt = self._another_beginning(version)
-        elif ranks == world and version < last:
+            doubt = self._another_beginning(done, version)
+        elif ranks == world and done < last:
             self._refuse_after_break(version)
             self._modes = self._manner.training
-        elif ranks == world and version == last:
-            self._began = version, self._holders.take({})
+        elif ranks == world and done == last:
+            self._began = done, self._holders.take({})
             self._set_between = self.late_change() or self._set_between
             untrained = self._holders.untrained
             left = set(self._holders.other_modes(self._manner.training)) - untrained
@@ -543,11 +552,15 @@ class Committed:
         self.record(manner=False, list_again=bool(self._pieces.moved()))  # same values, other memory: a memory format
         return doubt
 
-    def _another_beginning(self, version: int) -> str | None:
+    def continue_loop(self, until: int) -> None:
+        """The loop ends there, and not where it was said to: a step that began in it goes on."""
+        self._loop = [self._loop[0], until]
+
+    def _another_beginning(self, done: int, version: int) -> str | None:
         """The entry begins with this loop; the last commit's loop ended before it. See `begin_loop`."""
         assert self._holders is not None
         before = self._began
-        if before and before[0] == version and (what := self._holders.late_change(before[1])):
+        if before and before[0] == done and (what := self._holders.late_change(before[1])):
             raise KeepstepError(
                 f"{what} is another one in front of the loop that begins at step {version} than it was before the "
                 "fault. What changes between two loops must follow from the step alone, and be set in front of the "
@@ -570,10 +583,9 @@ class Committed:
     def _refuse_after_break(self, version: int) -> None:
         """Refuses: the last commit's loop was left by `break`, so after a fault the function is in the middle of it."""
         if what := self.late_change():
-            last = self._committed_in[1]
             raise KeepstepError(
-                f"{what} was changed after the loop over run.steps(last_step={last}) was left at step {version}. A "
-                "fault puts it back as the commit left it, so the job would go on differently. Write "
+                f"{what} was changed after a loop was left at step {version}, before its end. A fault puts it back as "
+                "the commit left it, so the job would go on differently. Write "
                 f"run.steps(last_step={version}), without break, for a loop that ends here, or set it at the "
                 "beginning of the step"
             )
@@ -728,6 +740,7 @@ class Committed:
             "requires_grad": bytes(self._manner.requires_grad).hex(),
             "wrapped": bytes(wrapped).hex(),
             "committed_in": self._committed_in,
+            **({"position": self.position} if self.position else {}),
         }
 
     def load(self, value: dict[str, Any]) -> None:
@@ -735,6 +748,7 @@ class Committed:
         if not value:
             return
         self._committed_in = value.get("committed_in", [0, 0])
+        self.position = value.get("position", 0)
         holders = Holders(self._registry)
         training, requires_grad, wrapped = (
             bytes.fromhex(value[key]) for key in ("training", "requires_grad", "wrapped")

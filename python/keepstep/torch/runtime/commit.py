@@ -134,7 +134,8 @@ class Commit:
             if item is optimizer:
                 raise KeepstepError(
                     f"step {number}: the optimizer '{name}' steps outside step.commit, before all ranks have voted: a "
-                    f"redo would not start from the committed state. Write step.commit({name}.step)"
+                    f"redo would not start from the committed state. Write step.commit({name}.step), or step the one "
+                    "that run.prepare returned"
                 )
 
     def _refuse_unprotected(self, optimizer: Optimizer, number: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keepstep._errors import KeepstepError
-from keepstep.torch.step.steps import CommittedStep
+from keepstep.torch.step.open_step import CommittedStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -24,7 +24,7 @@ class Evaluations:
     def add(self, function: Callable[[CommittedStep], Any], every: int) -> None:
         if every < 1:
             raise KeepstepError(f"run.evaluate: every_steps={every}; at least 1")
-        if not self._run._first_loop:
+        if not self._run._loops.first:
             raise KeepstepError("run.evaluate comes too late: call it in every entry, before run.steps")
         self._functions.append((function, every))
 

@@ -103,6 +103,7 @@ def _run_to_the_end(
         except Exception as error:
             if current.assignment is None:
                 raise  # before it had a rank this process is nobody's peer: it ends, and says why
+            run._loops.raised()
             reason = _take_exception(current, error)
         # Here the exception is gone, and with it the frames that hold the old wrappers and graphs.
     run._hooks.call("finish")

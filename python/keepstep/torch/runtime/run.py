@@ -9,17 +9,18 @@ import sys
 import traceback
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from keepstep import _engine
 from keepstep._destination import Destination
-from keepstep._engine import Assignment, NextStep
+from keepstep._engine import Assignment
 from keepstep._entry import Entry
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._options import RecoverOptions
@@ -42,19 +43,22 @@ from keepstep.torch.runtime.commit import FLAG_VETO, Commit
 from keepstep.torch.runtime.evaluations import Evaluations
 from keepstep.torch.runtime.guards import Guards
 from keepstep.torch.runtime.hooks import Hooks
+from keepstep.torch.runtime.step_loops import StepLoops, interruptible
 from keepstep.torch.sharded import fsdp, pipelining
 from keepstep.torch.sharded.shards import ShardCounts, Shards
 from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry
 from keepstep.torch.step import early_exit
 from keepstep.torch.step.batch_sizes import Batches, checked_position
-from keepstep.torch.step.steps import CommittedStep, Step
+from keepstep.torch.step.open_step import CommittedStep, OpenStep
+from keepstep.torch.step.steps import Step
 from keepstep.torch.step.stream_plan import plan_for
 from keepstep.torch.step.without_loss import WithoutLoss
 from keepstep.torch.tensors import cuda, dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.utils.data import DataLoader
 
     from keepstep.scaling import PerWorld
     from keepstep.torch.checkpoint.manager import CheckpointManager
@@ -66,19 +70,13 @@ S = TypeVar("S", bound=State)
 MAX_LOG_BYTES = 100_000
 
 
-def _interruptible(call: Callable[[], T]) -> T:
-    """Runs `call` of the engine. If the generation ends in it, raises `Interruption`."""
-    try:
-        return call()
-    except _engine.Interrupted as interrupted:
-        raise Interruption(str(interrupted)) from None
-
-
 def _before_forward(module: torch.nn.Module) -> None:
     """Asks the current run: a module may come from an earlier function."""
     run = current()
     if isinstance(run, Run):
         run._guards.before_forward(module, run._in_step)
+        if run._in_step and run._loops.step is not None and torch.is_grad_enabled():
+            run._loops.step._before_forward()
 
 
 def _checked(built: object) -> State:
@@ -123,8 +121,6 @@ class Run:
         self._ready = False  # a spare: to park
         self._joined = False  # once: then the registry is complete
         self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
-        self._step: Step | None = None
-        self._position: torch.Tensor | None = None  # samples that were taken, in the protected state
         self._votes = digests.Digests(session, self._registry)
         self._checks = checks.Checks(session, self._registry, function)
         self._without_loss = WithoutLoss(session)
@@ -134,11 +130,9 @@ class Run:
         self._registry.beside = self._committed
         replicas.around_wrap = self._committed.as_wrapped
         self._entering = False  # left, and put back; the entry has not yet reached what needs peers
-        self._first_loop = True  # of this entry
-        self._left_by_break = False  # the newest loop was left by `break`, after a commit
+        self._loops = StepLoops(self)
         self._evaluations = Evaluations(self)
         self._hooks = Hooks()
-        self._useful: tuple[int, list[int]] = (0, [])  # ranks, as the agent was told
         self._rechecks: Rechecks | None = None
         set_current(self)
 
@@ -147,17 +141,17 @@ class Run:
     @property
     def _step_now(self) -> int:
         """The step that this process is computing, or evaluating after its commit; 0 outside one."""
-        return self._evaluations.step or (0 if self._step is None else self._step.number)
+        return self._evaluations.step or (0 if self._loops.step is None else self._loops.step.number)
 
     @property
     def _step_committed(self) -> bool:
         """Whether that step is already committed."""
-        return self._evaluations.step > 0 or (self._step is not None and self._step.committed)
+        return self._evaluations.step > 0 or (self._loops.step is not None and self._loops.step.committed)
 
     @property
     def _in_step(self) -> bool:
         """Whether it is computing a step that is not committed yet."""
-        step = self._step
+        step = self._loops.step
         return step is not None and not step.committed
 
     @property
@@ -402,6 +396,49 @@ class Run:
 
     # ---- the loop ----
 
+    def prepare(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        loader: DataLoader[Any] | CachedLoader,
+        *,
+        schedule: Any = None,
+        epoch_schedule: Any = None,
+        scaler: torch.amp.GradScaler | None = None,
+        last_step: int | None = None,
+        veto: Callable[[OpenStep], str | bool | None] | None = None,
+    ) -> tuple[Any, ...]:
+        """(model, optimizer, loader) for a loop that exists already; with `scaler`, that too.
+
+        The loader hands out this rank's batches, behind those of the last committed step. ``optimizer.step()`` is the
+        commit: all ranks vote, then optimizers and schedules are updated, and gradients are None. So a step takes the
+        batches since the one before, however many. Call it in every entry, after ``run.setup``, instead of
+        ``run.steps``; see `PreparedLoader` for epochs.
+
+        Random numbers (torch, random, numpy) are seeded for each batch from (seed, step, rank, its place in the step),
+        and for what the data set draws from (seed, number of the batch).
+
+        Args:
+            model: is wrapped by `ddp` unless it is wrapped already, or sharded.
+            optimizer: a protected one, or several, which come back as a list. They are updated together, once all of
+                them have stepped.
+            loader: as for one process: over the whole data set, with any sampler whose order follows from the epoch and
+                from random numbers. A `DistributedSampler` is taken apart. Its ``batch_size`` is that of a rank. For
+                data without numbers give the result of `keepstep.data.cached(loader)`.
+            schedule: an LR scheduler or a function, or several: they move in each commit, behind the optimizers. Leave
+                out their ``step()``.
+            epoch_schedule: the same, once in an epoch: in its last commit.
+            scaler: a protected GradScaler. Then its ``update()`` is the commit.
+            last_step: the loader ends after this one; None: when the loop does.
+            veto: as for ``step.commit``.
+
+        Raises:
+            KeepstepError: something cannot be guarded; says what to write instead.
+        """
+        from keepstep.torch.prepared.prepare import prepare
+
+        return prepare(self, model, optimizer, loader, schedule, epoch_schedule, scaler, last_step, veto)
+
     def steps(
         self,
         dataset: MapDataset | CachedLoader,
@@ -437,6 +474,11 @@ class Run:
         reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
         """
         self._form("run.steps")
+        if self._committed.position:
+            raise KeepstepError(
+                "run.steps: this function's steps so far used the loader that run.prepare returned; use that, or "
+                "run.steps, for all of them"
+            )
         foreign_groups.refuse("run.steps")
         if self._session.witness is not None:
             last_step = self._session.witness.bounded(last_step)
@@ -444,12 +486,12 @@ class Run:
         place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
         even = fsdp.check_can_recover(self._registry.modules())
         sizes = batches.even_sizes(self.world_size // parts) if even else []
-        self._tell_useful(batches.max_ranks, sizes)
+        self._loops.tell_useful(batches.max_ranks, sizes)
         fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
         if self.version < last_step and not fits and self._may_change_size():
-            self._pause()
-        self._position = checked_position(position, self._registry, batches)
-        origin = None if self._position is None else (self.version + 1, int(self._position.item()))
+            self._loops.pause()
+        position = checked_position(position, self._registry, batches)
+        origin = None if position is None else (self.version + 1, int(position.item()))
         plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
         if even and plan.micro_batches % parts:
             raise KeepstepError(
@@ -460,61 +502,39 @@ class Run:
         if self.rehearsing:
             self._session.rehearsal.begin_steps()
             plan = plan.shortened(rehearsal.MICRO_BATCHES)
+        self._enter_loop()
+        loops = self._loops
+        if not self.rehearsing:
+            loops.begin(self.version, last_step)
+        while loops.goes_on(last_step):
+            number = self.version + 1
+            self._session.injector.at("between", number)
+            plan.read_ahead(number)
+            step = Step(self, plan, number, position)
+            loops.open(step)
+            try:
+                yield step
+            except GeneratorExit:
+                loops.left(step)
+                raise
+            if not step.committed:
+                raise KeepstepError(f"step {number} ended without step.commit(...); every step must be committed")
+            loops.finish_body(more=number < last_step)
+        loops.end()
+        if self.version == last_step:  # else this loop ended before this entry
+            self._save_last()
+
+    def _enter_loop(self) -> None:
+        """Looks at what is protected, once before each loop: that takes longer than the rest of a commit."""
         self._registry.list_parameters()
         self._cuda_devices = self._registry.cuda_devices()
         pipelining.ask_quietly()
         for module in self._registry.modules():
             early_exit.install(module, self._session, _before_forward)
         self._commit.refuse_steps_outside(self._refusing_step)
-        if not self.rehearsing:
-            self._begin_loop(last_step)
-        while (follows := self._next_step(last_step)) is not NextStep.END:
-            if follows is NextStep.PAUSE:
-                self._leave_shard()
-                self._pause()
-            if follows is NextStep.STOP:
-                self._stop_on_notice()
-            number = self.version + 1
-            self._session.injector.at("between", number)
-            plan.read_ahead(number)
-            step = Step(self, plan, number)
-            self._step = step
-            self._checks.before(number)
-            self._committed.begin_step()
-            try:
-                yield step
-            except GeneratorExit:
-                if self._step is step:  # left by `break`; after an interruption this is another loop
-                    self._engine.leave_loop()
-                    self._left_by_break = step.committed
-                raise
-            if not step.committed:
-                raise KeepstepError(f"step {number} ended without step.commit(...); every step must be committed")
-            self._evaluations.after(number)
-            if number < last_step:
-                self._guards.changed_late(number)
-        self._engine.leave_loop()
-        self._step = None
-        if self.version == last_step:  # else this loop ended before this entry
-            self._save_last()
-
-    def _next_step(self, last_step: int) -> NextStep:
-        if self.rehearsing:
-            return NextStep.STEP if self.version < last_step else NextStep.END
-        return _interruptible(functools.partial(self._engine.next_step, last_step))
 
     def _refusing_step(self) -> int:
         return self._step_now if self._in_step and not self._guards.borrowed else 0
-
-    def _begin_loop(self, last_step: int) -> None:
-        self._guards.outside_of_a_step(self._first_loop)
-        self._left_by_break = False
-        first, self._first_loop = self._first_loop, False
-        doubt = self._committed.begin_loop(self.version, self.world_size, last_step)
-        if doubt and self.rank == 0:
-            print(f"keepstep: {doubt}", file=sys.stderr)
-        if first:
-            self._evaluations.resume(self.version)
 
     def _save_last(self) -> None:
         """At the end of the loop: saves what was not saved yet, and waits for it."""
@@ -525,24 +545,18 @@ class Run:
         with self.slow("the last checkpoint"):
             checkpoints.save_last(self.version, self._capsule_ids())
 
-    def _tell_useful(self, ranks: int, sizes: list[int]) -> None:
-        """Each rank needs its own micro-batch, which limits an elastic job's growth. `sizes`: usable world sizes."""
-        if self.rank == 0 and not self.rehearsing and self._useful != (ranks, sizes):
-            self._useful = (ranks, sizes)
-            self._session.engine.tell_useful(ranks, sizes)
-
     def _may_change_size(self) -> bool:
         return self._session.welcome.elastic and not self.rehearsing
 
     def _commit_step(
         self,
-        step: Step,
+        step: OpenStep,
         update: tuple[Callable[[], Any], ...],
         communicates: bool,
-        veto: Callable[[Step], str | bool | None] | None,
+        veto: Callable[[Any], str | bool | None] | None,
     ) -> None:
-        """`Step.commit`."""
-        if step is not self._step or step.committed:
+        """`Step.commit`, for any loop's steps."""
+        if step is not self._loops.step or step.committed:
             raise KeepstepError(f"step {step.number} is over; call step.commit once, inside the loop over run.steps")
         if self.rehearsing:
             raise rehearsal.Over
@@ -559,7 +573,7 @@ class Run:
             if not self._capsule.empty:
                 self._capsule.save(engine, number)
             engine.copy_capsule(number)
-        step._check_done(len(step._micros))
+        step._check_complete()
         if self._shards.wanted:
             self._shards.wait(number - 1)
         if self._checkpoints is not None:
@@ -577,7 +591,7 @@ class Run:
         self._votes.record(number)
         step.voted = True
         commit = self._commit.update_and_vote if communicates else self._commit.vote_and_update
-        all_flags = commit(update, number, functools.partial(self._vote, flags), self._move_on)
+        all_flags = commit(update, number, functools.partial(self._vote, flags), step._move_position)
         step.vetoed = bool(all_flags & FLAG_VETO)
         step.committed = True
         if self._shards.wanted:
@@ -585,7 +599,7 @@ class Run:
         if self._checkpoints is not None:
             self._checkpoints.after_step(number, all_flags, self._capsule_ids())
         step._global_loss = engine.mean_loss(number)
-        if not self._shards.wanted:  # of a pipeline only the last stage has a loss
+        if isinstance(step, Step) and not self._shards.wanted:  # of a pipeline only the last stage has a loss
             self._without_loss.after(step)
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
@@ -593,7 +607,7 @@ class Run:
         if self._rechecks is not None:
             self._rechecks.after(number)
 
-    def _ask(self, veto: Callable[[Step], str | bool | None], step: Step) -> int:
+    def _ask(self, veto: Callable[[Any], str | bool | None], step: OpenStep) -> int:
         """The flags of this rank's vote."""
         reason = veto(step)
         if not reason:
@@ -610,12 +624,7 @@ class Run:
             cuda.settle(self._cuda_devices, nccl.backends())
         if self._checkpoints is not None:
             flags |= self._checkpoints.flags()
-        return _interruptible(functools.partial(self._engine.vote, flags))
-
-    def _move_on(self) -> None:
-        """Runs with the update, so a redone step takes the same samples again, and a committed one never does."""
-        if self._position is not None and self._step is not None:
-            self._position += self._step.global_batch
+        return interruptible(functools.partial(self._engine.vote, flags))
 
     def _log(self, number: int, values: dict[str, Any]) -> None:
         """`Step.log`, also during an evaluation."""
@@ -640,8 +649,8 @@ class Run:
         """
         if not self._guards.borrowed and not self._commit.updating:
             self._guards.changed("run.restored() found it when it was entered")
-            if self._session.formed and not self.rehearsing and (self._step is None or self._step.committed):
-                self._guards.outside_of_a_step(self._first_loop)
+            if self._session.formed and not self.rehearsing and not self._in_step:
+                self._guards.outside_of_a_step(self._loops.first)
         if self._shards.wanted and self._session.formed and not self.rehearsing:
             self._shards.wait(self.version)  # what is being copied after a commit must not change
         if self._checkpoints is not None:
@@ -730,19 +739,13 @@ class Run:
 
     def _stop_on_notice(self) -> None:
         """Leaves the loop for good, together with all other ranks. Does not return."""
-        self._engine.leave_loop()
-        self._step = None
+        self._loops.end()
         self._save_last()
         with self.slow("notice"):
             self._hooks.call("notice")
-        _interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
+        interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
 
     # ---- an elastic job: the world changes ----
-
-    def _pause(self) -> None:
-        """Waits at the end of a step, with all other ranks, for the world to change."""
-        self._step = None
-        _interruptible(self._engine.pause)
 
     def _leave_shard(self) -> None:
         """Before the world changes: makes sure that what only this rank holds is on a node that stays."""
@@ -922,12 +925,10 @@ class Run:
 
     def _drop_generation(self, keep_world: bool) -> None:
         """The function was left: nothing of this entry may show in the next one. The communicator is already gone."""
-        self._step = None
-        self._position = None
+        self._loops.clear()
         self._set_up.clear()
         self._engine.leave()
         self._evaluations.clear()
-        self._first_loop = True
         replicas.drop_all()
         fsdp.reset_iteration(self._registry.modules())
         pipelining.as_built()
@@ -951,7 +952,7 @@ class Run:
     def _returned(self) -> None:
         """The function returned on this rank; it joins now if nothing in it needed peers."""
         self._form("the end of the training function")
-        if self._left_by_break:
+        if self._loops.saves_at_return:
             self._save_last()
 
     def _states_without_rank(self) -> dict[str, State]:

@@ -1,8 +1,7 @@
-"""One step of training: this rank's micro-batches, the weighted backward, the loss."""
+"""One step of `run.steps`: this rank's micro-batches, the weighted backward, the loss."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,136 +10,16 @@ import torch
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch import seeds
-from keepstep.torch.data.data_waits import DataWaits
-from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.reduction.global_loss import GlobalLoss
+from keepstep.torch.step.batch_plan import BatchPlan
+from keepstep.torch.step.open_step import OpenStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 
-READ_AHEAD_STEPS = 2  # how long before its use a sample is read from disk
-
-
-class BatchPlan:
-    """Which samples a step uses, and which of them a rank computes.
-
-    A step's `global_batch` samples are split into `global_batch // micro_batch` micro-batches. Each rank owns a
-    contiguous run of them; if they do not divide evenly, the first ranks own one more. A plan belongs to one rank in
-    one generation. `origin`: a step, and the number of samples before it; from there on each step takes the plan's
-    global batch.
-    """
-
-    def __init__(
-        self,
-        dataset: MapDataset,
-        global_batch: int,
-        micro_batch: int,
-        shuffle: bool,
-        collate: Callable[[list[Any]], Any] | None,
-        seed: int,
-        rank: int,
-        world_size: int,
-        origin: tuple[int, int] = (1, 0),
-    ) -> None:
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise KeepstepError(
-                f"run.steps: the dataset is a {type(dataset).__qualname__}; one with __len__ and __getitem__ is "
-                "needed, so that the position of the job is one number. For anything else write "
-                "run.steps(keepstep.data.cached(DataLoader(...)), ...)"
-            )
-        if len(dataset) == 0:
-            raise KeepstepError("run.steps: the dataset is empty")
-        if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
-            raise KeepstepError(f"run.steps: global_batch={global_batch} is no multiple of micro_batch={micro_batch}")
-        self.dataset = dataset
-        self.global_batch = global_batch
-        self.micro_batch = micro_batch
-        self.micro_batches = global_batch // micro_batch
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self._origin = origin
-        self._shuffle = shuffle
-        if collate is None and not hasattr(dataset, "make_batch"):
-            from torch.utils.data import default_collate
-
-            collate = default_collate
-        self._collate = collate
-        if self.micro_batches < world_size:
-            raise KeepstepError(
-                f"run.steps: {self.micro_batches} micro-batches (global_batch={self.global_batch} / "
-                f"micro_batch={self.micro_batch}) cannot feed {world_size} ranks, each of which needs one: use a "
-                f"smaller micro_batch or a larger global_batch, or at most {self.micro_batches} ranks "
-                "(--nproc-per-node, --nnodes; with --min-replicas the job goes on with as many as are fed)"
-            )
-        self.micros = range(*_engine.even_run(self.micro_batches, rank, world_size))  # this rank's
-        self._coming: dict[int, list[int]] = {}  # samples of steps that were announced
-
-    def shortened(self, most: int) -> BatchPlan:
-        """The same plan with as many micro-batches per rank as the last rank has, and at most `most`."""
-        begin, end = _engine.even_run(self.micro_batches, self.world_size - 1, self.world_size)
-        plan = copy.copy(self)
-        plan._coming = {}
-        plan.micro_batches = min(most, end - begin) * self.world_size
-        plan.global_batch = plan.micro_batches * self.micro_batch
-        plan.micros = range(*_engine.even_run(plan.micro_batches, self.rank, self.world_size))
-        return plan
-
-    def read_ahead(self, step: int) -> None:
-        """Tells the dataset, if it wants to know, what this rank will read in `step` and the next ones."""
-        if not hasattr(self.dataset, "will_need"):
-            return
-        for coming in range(step, step + READ_AHEAD_STEPS + 1):
-            if coming not in self._coming:
-                self._coming[coming] = self._samples(coming)
-                self.dataset.will_need(self._coming[coming])
-
-    def samples(self, step: int) -> list[int]:
-        """The samples of this rank's micro-batches of `step` (1-based), in order."""
-        return self._coming.pop(step, None) or self._samples(step)
-
-    def _samples(self, step: int) -> list[int]:
-        since, before = self._origin
-        position = before + (step - since) * self.global_batch + self.micros.start * self.micro_batch
-        count = len(self.micros) * self.micro_batch
-        if hasattr(self.dataset, "job_order"):
-            return list(self.dataset.job_order(self.seed, position, count, self._shuffle))
-        if self._shuffle:
-            return _engine.samples_at(self.seed, position, count, len(self.dataset))
-        return [(position + i) % len(self.dataset) for i in range(count)]
-
-    def batch(self, samples: list[int]) -> Any:
-        """The micro-batch of these samples."""
-        if self._collate is None:
-            return self.dataset.make_batch(samples)  # type: ignore[attr-defined]
-        return self._collate([self.dataset[i] for i in samples])
-
-
-class CommittedStep:
-    """A step that all ranks committed, as passed to the functions of ``run.evaluate``.
-
-    Attributes:
-        number: from 1.
-        run: the run that it belongs to.
-    """
-
-    def __init__(self, run: Run, number: int) -> None:
-        self.run = run
-        self.number = number
-
-    def log(self, **values: Any) -> None:
-        """Publishes `values` with this step: once per committed step, in the journal's metrics.jsonl.
-
-        What is logged before ``step.commit`` is kept only if the step is committed. If several ranks log one name, the
-        lowest rank's value is kept. Values: numbers, strings, lists and dicts of them, tensors of one element; up to
-        100,000 bytes per call.
-        """
-        self.run._log(self.number, values)
-
-
-class Step(CommittedStep):
+class Step(OpenStep):
     """One step of `run.steps`; iterate over it for this rank's micro-batches.
 
     Attributes:
@@ -154,22 +33,17 @@ class Step(CommittedStep):
             (``run.ddp(model, reproducible=True)``).
     """
 
-    def __init__(self, run: Run, plan: BatchPlan, number: int) -> None:
-        super().__init__(run, number)
+    def __init__(self, run: Run, plan: BatchPlan, number: int, position: torch.Tensor | None) -> None:
+        super().__init__(run, number, plan.samples(number))
         self._plan = plan
+        self._position = position
         self.global_batch = plan.global_batch
         self._micros = plan.micros
-        self.sample_ids: list[int] = plan.samples(number)
-        self.data_waits = DataWaits()
         self._losses: list[torch.Tensor] = []
         self._counts: list[int | None] = []
         self._replicas = replicas.reproducible()
         self.reproducible = bool(self._replicas)
         self._loss_of_all = GlobalLoss(plan.micro_batches, self._micros) if self.reproducible else None
-        self._global_loss: float | None = None
-        self.vetoed = False
-        self.voted = False
-        self.committed = False
         self._seed(plan.micro_batches)
 
     def _seed(self, micro_batch: int) -> None:
@@ -292,18 +166,21 @@ class Step(CommittedStep):
         self._counts.append(count)
 
     @property
-    def loss(self) -> float:
-        """The mean loss of this rank's micro-batches so far; after the commit that of all ranks, the same on each."""
-        if self._global_loss is not None:
-            return self._global_loss
-        count = self._local_count()
-        return self._local_sum() / count if count else float("nan")
+    def has_loss(self) -> bool:
+        return bool(self._losses)
 
-    def _local_sum(self) -> float:
-        return float(sum([float(loss) for loss in self._losses]))
+    def _check_complete(self) -> None:
+        self._check_done(len(self._micros))
+
+    def _local_loss(self) -> tuple[float, int]:
+        return float(sum([float(loss) for loss in self._losses])), self._local_count()
 
     def _local_count(self) -> int:
         return sum(1 if count is None else count for count in self._counts)
+
+    def _move_position(self) -> None:
+        if self._position is not None:
+            self._position += self.global_batch
 
     def _loss_to_record(self) -> tuple[float, int]:
         """This rank's part of the sum of losses, and of its divisor.
@@ -311,6 +188,6 @@ class Step(CommittedStep):
         In reproducible mode the sum was computed before, in the canonical order; it is rank 0's part.
         """
         if self._loss_of_all is None or not self._losses:
-            return self._local_sum(), self._local_count()
+            return self._local_loss()
         total = self._loss_of_all.result()
         return total if self._plan.rank == 0 else (0.0, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.data.map_dataset import MapDataset
-from keepstep.torch.step.steps import BatchPlan
+from keepstep.torch.step.batch_plan import BatchPlan
 
 if TYPE_CHECKING:
     from keepstep.torch.data.cached import CachedLoader

@@ -16,10 +16,10 @@ import torch
 from keepstep._errors import KeepstepError
 
 if TYPE_CHECKING:
-    from keepstep.torch.step.steps import Step
+    from keepstep.torch.step.open_step import OpenStep
 
 
-def nonfinite(step: Step) -> str | None:
+def nonfinite(step: OpenStep) -> str | None:
     """Vetoes a step whose loss on this rank, or whose gradients, are not all finite.
 
     Raises:
@@ -31,7 +31,7 @@ def nonfinite(step: Step) -> str | None:
                 f"veto.nonfinite: '{name}' skips such updates itself, and lowers its scale by them; with a GradScaler "
                 "use veto.spike, or a function of your own"
             )
-    if not math.isfinite(step.loss):
+    if step.has_loss and not math.isfinite(step.loss):
         return f"the loss of this rank is {step.loss}"
     if not math.isfinite(gradient_norm(step)):
         return "a gradient is not finite"
@@ -53,7 +53,7 @@ class spike:
         self.window = window
         self._seen: OrderedDict[int, float] = OrderedDict()  # norms by step; a redone step overwrites its own
 
-    def __call__(self, step: Step) -> str | None:
+    def __call__(self, step: OpenStep) -> str | None:
         """The reason, or None."""
         norm = gradient_norm(step)
         before = [seen for number, seen in self._seen.items() if number < step.number][-self.window :]
@@ -70,7 +70,7 @@ class spike:
         return None
 
 
-def gradient_norm(step: Step) -> float:
+def gradient_norm(step: OpenStep) -> float:
     """The norm of all gradients of protected modules together."""
     gradients = [
         parameter.grad

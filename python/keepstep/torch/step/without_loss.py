@@ -18,7 +18,7 @@ class WithoutLoss:
 
     def after(self, step: Step) -> None:
         """Called after the commit of `step`. If its loss is nan, no rank called ``backward`` or ``add_loss``."""
-        if self._said or step._losses or step.run.rank != 0 or not math.isnan(step.loss):
+        if self._said or step.has_loss or step.run.rank != 0 or not math.isnan(step.loss):
             return
         self._said = True
         because = (

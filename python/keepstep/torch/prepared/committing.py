@@ -1,0 +1,161 @@
+"""Optimizers and a scaler whose step is the commit: all ranks vote, then everything is updated at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import LBFGS, Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from keepstep._errors import KeepstepError
+from keepstep.torch.state.registry import is_partitioned
+
+if TYPE_CHECKING:
+    from keepstep.torch.prepared.prepared_loader import PreparedLoader
+
+
+class Updates:
+    """What a step of a prepared loop updates: its optimizers, then its schedules.
+
+    Attributes:
+        optimizers: the protected ones, in the order in which they are updated.
+        waits_for_scaler: whether a scaler's ``update()`` commits, and not the last optimizer's step.
+    """
+
+    def __init__(
+        self,
+        loader: PreparedLoader,
+        optimizers: list[Optimizer],
+        schedules: list[Any],
+        epoch_schedules: list[Any],
+        veto: Callable[[Any], str | bool | None] | None,
+        waits_for_scaler: bool,
+    ) -> None:
+        for each in [*schedules, *epoch_schedules]:
+            if isinstance(each, ReduceLROnPlateau):
+                raise KeepstepError(
+                    "run.prepare: ReduceLROnPlateau needs a number for its step. Step it in a function of its own: "
+                    "schedule=lambda: plateau.step(value), where `value` is the same on all ranks"
+                )
+        self.optimizers = optimizers
+        self.waits_for_scaler = waits_for_scaler
+        self._loader = loader
+        self._schedules = schedules
+        self._epoch_schedules = epoch_schedules
+        self._veto = veto
+        self._communicates = any(isinstance(each, LBFGS) or is_partitioned(each) for each in optimizers)
+
+    def stepped(self, optimizer: Optimizer, update: Callable[[], Any]) -> None:
+        """The loop wants `update` of `optimizer`; commits it together with the others', once all have stepped."""
+        step = self._loader._open("optimizer.step()")
+        index = next(i for i, each in enumerate(self.optimizers) if each is optimizer)
+        if index in step.stepped:
+            missing = [type(each).__name__ for i, each in enumerate(self.optimizers) if i not in step.stepped]
+            raise KeepstepError(
+                f"step {step.number}: {type(optimizer).__name__} steps again before "
+                f"{', '.join(missing) or 'scaler.update()'} did. In a loop of run.prepare each step updates "
+                "everything that was prepared; where that does not fit, write the loop over run.steps"
+            )
+        step.stepped[index] = update
+        if len(step.stepped) == len(self.optimizers) and not self.waits_for_scaler:
+            self.commit()
+
+    def commit(self, *last: Callable[[], Any]) -> None:
+        """Commits what has stepped. `last`: runs after the optimizers."""
+        step = self._loader._open("scaler.update()")
+        updates = [step.stepped[index] for index in sorted(step.stepped)]
+        schedules = [*self._schedules]
+        for _ in range(self._loader._epochs_ending()):
+            schedules += self._epoch_schedules
+        step.stepped.clear()
+        moves = [each if not hasattr(each, "step") else each.step for each in schedules]
+        self._loader._commit((*updates, *last, *moves), self._communicates, self._veto)
+
+
+class PreparedOptimizer(Optimizer):
+    """A protected optimizer; its ``step()`` commits the step of training. Everything else is the optimizer's own."""
+
+    _optimizer: Optimizer
+    _updates: Updates
+
+    def __init__(self, optimizer: Optimizer, updates: Updates) -> None:
+        self.__dict__.update(_optimizer=optimizer, _updates=updates)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Lets all ranks vote, then updates. With `closure`, calls it first, and returns what it returned."""
+        inner = self._optimizer
+        result = None
+        update: Callable[[], Any] = inner.step
+        if isinstance(inner, LBFGS):
+            if closure is None:
+                raise KeepstepError("LBFGS.step needs a closure")
+            update = functools.partial(inner.step, closure)
+        elif closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        self._updates.stepped(inner, update)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_optimizer":  # of a copy that is not made yet
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A scheduler hooks in by setting ``step``; all that is the optimizer's goes to it."""
+        if name == "step":
+            self.__dict__[name] = value
+        else:
+            setattr(self._optimizer, name, value)
+
+    def __repr__(self) -> str:
+        return f"PreparedOptimizer({self._optimizer!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise KeepstepError("a prepared optimizer cannot be pickled or copied; use its state_dict()")
+
+    # What `Optimizer` itself has, so `__getattr__` is not asked.
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._optimizer.add_param_group(param_group)
+
+
+class PreparedScaler:
+    """A protected GradScaler; its ``update()`` commits, because ``step()`` may skip what the gradients spoil."""
+
+    def __init__(self, scaler: torch.amp.GradScaler, updates: Updates) -> None:
+        self._scaler = scaler
+        self._updates = updates
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        self._scaler.unscale_(_inner(optimizer))
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        """Has `optimizer` step in the commit, as ``GradScaler.step`` does; `update` commits."""
+        inner = _inner(optimizer)
+        self._updates.stepped(inner, functools.partial(self._scaler.step, inner, *args, **kwargs))
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Lets all ranks vote, then updates everything that stepped, and the scale."""
+        self._updates.commit(functools.partial(self._scaler.update, new_scale))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_scaler":
+            raise AttributeError(name)
+        return getattr(self._scaler, name)
+
+
+def _inner(optimizer: Optimizer) -> Optimizer:
+    return optimizer._optimizer if isinstance(optimizer, PreparedOptimizer) else optimizer

@@ -1,0 +1,283 @@
+"""`PreparedLoader`: hands out a DataLoader's batches to the ranks, from the last committed one on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from keepstep import _engine
+from keepstep._errors import KeepstepError
+from keepstep.torch import seeds
+from keepstep.torch.prepared.batch_source import BatchSource
+from keepstep.torch.step.open_step import OpenStep
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
+
+_ENDLESS = 1 << 62
+
+
+class LoaderStep(OpenStep):
+    """A step over batches of a `PreparedLoader`: how many follows from where the user's loop calls the optimizer."""
+
+    def __init__(self, loader: PreparedLoader, number: int) -> None:
+        super().__init__(loader._run, number, [])
+        self._loader = loader
+        self.batches = 0  # of this rank, so far
+        self._forwards = 0
+        self.stepped: dict[int, Callable[[], Any]] = {}  # updates that wait for the other optimizers', by number
+
+    def take(self, samples: list[int]) -> None:
+        """The loop gets another batch, of these samples."""
+        self.batches += 1
+        self.sample_ids += samples
+        self.run._engine.at(self.number, self.batches)
+
+    def _before_forward(self) -> None:
+        self._forwards += 1
+        if self.stepped:
+            raise KeepstepError(
+                f"step {self.number}: a forward between two optimizers' step(): run.prepare updates everything at "
+                "once, after all ranks voted, so this forward would see the first update only after the step. Call "
+                "the optimizers' step() one after the other, or write the loop over run.steps"
+            )
+
+    def _check_complete(self) -> None:
+        if 0 < self._forwards < self.batches:  # none is seen of a compiled model
+            raise KeepstepError(
+                f"step {self.number}: the loop took {self.batches} batches and computed {self._forwards}. After a "
+                "fault it would begin behind all that it took. If something fetches batches before they are used "
+                "(a prefetcher around the loader), leave it out: the DataLoader's num_workers= loads ahead"
+            )
+
+    def _move_position(self) -> None:
+        self.run._committed.position = self._loader._taken
+
+
+class PreparedLoader:
+    """This rank's batches of the epoch that follows, from the first one that no committed step has used.
+
+    A round is one batch for each rank: rank r gets batch ``r`` of the next `world_size` batches of the DataLoader. The
+    last round of an epoch is filled with the first batches of the next one, which that does not yield again; so no
+    batch is dropped, and none is used twice. The k-th iteration of an entry of the training function is epoch k: it
+    yields nothing if that epoch is over, so ``for epoch in range(n)`` goes on where it was. `set_epoch` chooses
+    another.
+
+    Leaving an epoch by `break` skips the rest of it; gradients of batches that no step has used are dropped.
+
+    Attributes:
+        batches_per_epoch: of this rank, if none is used yet.
+    """
+
+    def __init__(self, run: Run, source: BatchSource, last_step: int | None) -> None:
+        self._run = run
+        self._source = source
+        self._size = run.world_size  # of a round
+        self._last_step = _ENDLESS if last_step is None else last_step
+        if run._session.witness is not None:
+            self._last_step = run._session.witness.bounded(self._last_step)
+        begin: int = run._committed.position
+        self._base = begin % self._size  # where rounds begin; not at 0 only in a job that began with other sizes
+        self._taken = begin  # batches of all ranks that are handed out
+        self._coming = 0  # the epoch that the next iteration is
+        self._remaining: int | None = None  # batches of the current iteration
+        self._iteration = 0
+        self._counted: str | None = None  # a key in the Store that says where a loop was left
+        self.batches_per_epoch = self._rounds(0, self._end_of(0))
+        run._loops.raised = self._was_no_break
+
+    # ---- what a loop may ask ----
+
+    def __len__(self) -> int:
+        """The batches that the current iteration yields in all; before one, those of the next."""
+        if self._remaining is not None:
+            return self._remaining
+        return min(self._rounds(self._begin_of(self._coming), self._end_of(self._coming)), _ENDLESS)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch that no committed step has used, from 0."""
+        position = self._run._committed.position
+        epoch: int = position // self._source.length
+        return epoch + (position >= self._end_of(epoch))
+
+    @property
+    def step(self) -> int:
+        """The step that the newest batch belongs to, from 1; outside of the loop the last committed one."""
+        step = self._step
+        return self._run.version if step is None else step.number
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is `epoch`. Samplers are told of their epoch without it."""
+        if epoch < 0:
+            raise KeepstepError(f"set_epoch({epoch}): epochs count from 0")
+        self._coming = epoch
+
+    def log(self, **values: Any) -> None:
+        """Publishes `values` with the step of the newest batch, once per committed step (`Step.log`)."""
+        step = self._step
+        if step is None:
+            raise KeepstepError(
+                "log: no step is under way; call it in the loop over the loader that run.prepare returned"
+            )
+        step.log(**values)
+
+    # ---- arithmetic ----
+
+    def _rounds(self, begin: int, end: int) -> int:
+        return max(0, math.ceil((end - begin) / self._size))
+
+    def _end_of(self, epoch: int) -> int:
+        """The first batch that epoch `epoch` does not take any more."""
+        whole = (epoch + 1) * self._source.length - self._base
+        return self._base + math.ceil(whole / self._size) * self._size
+
+    def _begin_of(self, epoch: int) -> int:
+        """The first batch that an iteration of `epoch` would hand out now."""
+        return max(self._taken, self._end_of(epoch - 1) if epoch else 0)
+
+    def _epochs_ending(self) -> int:
+        """How many epochs are over with the commit of what is handed out."""
+        epoch = self.epoch
+        while self._end_of(epoch) <= self._taken:
+            epoch += 1
+        return epoch - self.epoch
+
+    @property
+    def _step(self) -> LoaderStep | None:
+        step = self._run._loops.step
+        return step if isinstance(step, LoaderStep) else None
+
+    # ---- iteration ----
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self._coming = self._coming, self._coming + 1
+        self._counted = None
+        self._iteration += 1
+        return self._batches(epoch, self._iteration)
+
+    def _batches(self, epoch: int, iteration: int) -> Iterator[Any]:
+        self._run._loops.finish_body(more=True)
+        begin, end = self._begin_of(epoch), self._end_of(epoch)
+        self._begin_loop(end)
+        if begin < end and self._was_left(epoch):
+            self._taken = begin = end
+        count = self._rounds(begin, end)
+        self._remaining = count
+        rounds = ((first, first + self._run.rank) for first in range(begin, end, self._size))
+        batches = self._source.batches(rounds, self._size) if count else iter(())
+        try:
+            for first in range(begin, end, self._size):
+                if iteration != self._iteration:
+                    raise KeepstepError("the loader of run.prepare is iterated anew in the middle of an iteration")
+                step = self._open_step()
+                if step is None:
+                    break
+                number = first + self._run.rank
+                self._run._check_interrupted()
+                with step.data_waits:
+                    batch = next(batches)
+                self._taken = first + self._size
+                step.take(self._source.samples(number))
+                self._seed(step)
+                yield batch
+        except GeneratorExit:
+            self._leave(epoch, end)
+            raise
+        self._remaining = None
+        loops = self._run._loops
+        loops.finish_body(more=self._run.version < self._last_step)
+        if (step := self._step) is None or step.committed:
+            loops.end()
+            loops.saves_at_return = self._run.version > 0
+        else:
+            self._run._engine.leave_loop()  # the step goes on in the next epoch
+
+    def _begin_loop(self, end: int) -> None:
+        loops = self._run._loops
+        if self._step is not None and not self._step.committed:
+            self._run._committed.continue_loop(end)
+            return
+        self._run._enter_loop()
+        if not self._run.rehearsing:
+            loops.begin(self._run._committed.position, end)
+        else:
+            self._run._session.rehearsal.begin_steps()
+
+    def _open_step(self) -> LoaderStep | None:
+        """The step that the next batch belongs to; None if there is none any more."""
+        step = self._step
+        if step is not None and not step.committed:
+            return step
+        run = self._run
+        run._loops.finish_body(more=run.version < self._last_step)
+        if not run._loops.goes_on(self._last_step):
+            return None
+        number = run.version + 1
+        run._session.injector.at("between", number)
+        step = LoaderStep(self, number)
+        run._loops.open(step)
+        return step
+
+    def _seed(self, step: LoaderStep) -> None:
+        """What the loop draws for this batch follows from the seed, the step, the batch's place in it and the rank."""
+        run = self._run
+        seeds.seed_all(_engine.mix_seed(run.seed, step.number, run.rank, step.batches))
+
+    # ---- `break` ----
+
+    def _leave(self, epoch: int, end: int) -> None:
+        """The loop was left: by `break`, or by an exception, after which this loader is not used any more."""
+        run, step = self._run, self._step
+        self._remaining = None
+        if step is None or run._engine.interrupted():
+            return
+        run._loops.left(step)
+        if not step.committed:
+            run._registry.drop_gradients()
+            run._loops.step = None
+        self._taken = end
+        if not run.rehearsing:
+            self._count_left(self._key(epoch))
+
+    def _key(self, epoch: int) -> str:
+        return self._run._session.key(f"left/{epoch}/{self._run._committed.position}")
+
+    def _count_left(self, key: str) -> None:
+        """If all ranks of a generation left it there, the epoch is over in later entries, too."""
+        session = self._run._session
+        through = f"{key}/{self._run.generation}"
+        self._counted = key
+        if session.count(through) == self._run.world_size:
+            session.store("set", key, b"1", ends_with_generation=False)
+            session.store("delete", through, ends_with_generation=False)
+
+    def _was_no_break(self) -> None:
+        """The loop was left by an exception: what `_count_left` said is not so."""
+        if self._counted is not None:
+            session = self._run._session
+            session.store("delete", f"{self._counted}/{self._run.generation}", ends_with_generation=False)
+            session.store("delete", self._counted, ends_with_generation=False)
+
+    def _was_left(self, epoch: int) -> bool:
+        """Whether all ranks left `epoch` by `break` where it stands."""
+        run = self._run
+        if run.rehearsing or run.generation == 1 or run._committed.position == 0:
+            return False
+        _, _, ok, _ = run._session.store("check", self._key(epoch), ends_with_generation=False)
+        return ok
+
+    # ---- the commit ----
+
+    def _open(self, what: str) -> LoaderStep:
+        step = self._step
+        if step is None or step.committed:
+            raise KeepstepError(
+                f"{what}: no batch of the loader that run.prepare returned belongs to this update; take one first, and "
+                "step once for what was taken"
+            )
+        return step
+
+    def _commit(self, update: tuple[Callable[[], Any], ...], communicates: bool, veto: Any) -> None:
+        self._run._commit_step(self._open("step()"), update, communicates, veto)
