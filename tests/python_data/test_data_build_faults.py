@@ -64,8 +64,8 @@ def undisturbed(shards, tmp_path_factory):
 def begun(shards, prefix, *options):
     """A build whose first two parts are done and whose third is under way; and its worker."""
     process = command("build", "--input", shards, "--out", prefix, "--json", "--workers", 1, *options)
-    two_are_done = Path(f"{prefix}.building/000001.json")
-    until(lambda: two_are_done.exists() or process.poll() is not None, "two parts are done")
+    folder = Path(f"{prefix}.building")
+    until(lambda: any(folder.glob("000002.*")) or process.poll() is not None, "the third part is begun")
     assert process.poll() is None, process.communicate()
     (worker,) = children(process.pid)
     return process, worker
