@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import LBFGS, Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.state.registry import is_partitioned
@@ -71,7 +71,7 @@ class Updates:
         for _ in range(self._loader._epochs_ending()):
             schedules += self._epoch_schedules
         step.stepped.clear()
-        moves = [each if not hasattr(each, "step") else each.step for each in schedules]
+        moves = [_move_of(each) for each in schedules]
         self._loader._commit((*updates, *last, *moves), self._communicates, self._veto)
 
 
@@ -132,6 +132,40 @@ class PreparedOptimizer(Optimizer):
         self._optimizer.add_param_group(param_group)
 
 
+class PreparedSchedule(LRScheduler):
+    """A protected schedule that moves in the commit (`move`); its ``step()`` only ends what `get_last_lr` shows.
+
+    Attributes:
+        shown: the learning rates of the newest step, until a loop that logs them behind the update calls ``step()``.
+    """
+
+    def __init__(self, schedule: LRScheduler) -> None:
+        self.__dict__.update(_schedule=schedule, shown=None)
+
+    def move(self) -> None:
+        """Part of the commit."""
+        self.__dict__["shown"] = self._schedule.get_last_lr()
+        self._schedule.step()
+
+    def step(self, epoch: int | None = None) -> None:
+        self.__dict__["shown"] = None
+
+    def get_last_lr(self) -> list[Any]:
+        shown: list[Any] | None = self.shown
+        return self._schedule.get_last_lr() if shown is None else shown
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._schedule.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._schedule.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_schedule":
+            raise AttributeError(name)
+        return getattr(self._schedule, name)
+
+
 class PreparedScaler:
     """A protected GradScaler; its ``update()`` commits, because ``step()`` may skip what the gradients spoil."""
 
@@ -155,6 +189,15 @@ class PreparedScaler:
         if name == "_scaler":
             raise AttributeError(name)
         return getattr(self._scaler, name)
+
+
+def _move_of(schedule: Any) -> Callable[[], Any]:
+    for name in ("move", "step"):
+        if hasattr(schedule, name):
+            move: Callable[[], Any] = getattr(schedule, name)
+            return move
+    moves: Callable[[], Any] = schedule
+    return moves
 
 
 def _inner(optimizer: Optimizer) -> Optimizer:

@@ -98,9 +98,7 @@ class PreparedLoader:
     @property
     def epoch(self) -> int:
         """The epoch of the next batch that no committed step has used, from 0."""
-        position = self._run._committed.position
-        epoch: int = position // self._source.length
-        return epoch + (position >= self._end_of(epoch))
+        return self._place(self._run._committed.position)[0]
 
     @property
     def step(self) -> int:
@@ -136,6 +134,18 @@ class PreparedLoader:
     def _begin_of(self, epoch: int) -> int:
         """The first batch that an iteration of `epoch` would hand out now."""
         return max(self._taken, self._end_of(epoch - 1) if epoch else 0)
+
+    def _place(self, batch: int) -> tuple[int, int]:
+        """The epoch that `batch` begins or continues, and how many batches this rank had in it before."""
+        epoch = batch // self._source.length
+        epoch += batch >= self._end_of(epoch)
+        begin = self._end_of(epoch - 1) if epoch else self._base
+        return epoch, self._rounds(begin, batch)
+
+    def _begin_at(self, epoch: int, batches: int) -> None:
+        """Training begins there: `batches` of this rank's in `epoch` count as used."""
+        begin = self._end_of(epoch - 1) if epoch else self._base
+        self._taken = self._run._committed.position = begin + batches * self._size
 
     def _epochs_ending(self) -> int:
         """How many epochs are over with the commit of what is handed out."""
@@ -216,9 +226,12 @@ class PreparedLoader:
             return None
         number = run.version + 1
         run._session.injector.at("between", number)
-        step = LoaderStep(self, number)
+        step = self._new_step(number)
         run._loops.open(step)
         return step
+
+    def _new_step(self, number: int) -> LoaderStep:
+        return LoaderStep(self, number)
 
     def _seed(self, step: LoaderStep) -> None:
         """What the loop draws for this batch follows from the seed, the step, the batch's place in it and the rank."""

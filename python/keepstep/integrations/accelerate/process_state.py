@@ -1,0 +1,78 @@
+"""Accelerate's picture of this process (``PartialState``) follows keepstep's ranks.
+
+Accelerate asks for rank and process group as soon as an ``Accelerator`` or ``TrainingArguments`` is made. Under
+``keepstep run`` the process group belongs to a generation, and a spare builds everything in advance, before it has a
+rank. Until then it takes itself for the world's last rank, which prints and saves nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState, DistributedType, PartialState
+
+from keepstep._session import Session, session_or_none
+from keepstep.torch.runtime.run import Run
+
+
+def follow_ranks() -> None:
+    """From here on; once per process. Does nothing outside of ``keepstep run``."""
+    if session_or_none() is None or hasattr(PartialState.__init__, "_keepstep"):
+        return
+    PartialState.__init__ = _known_to_keepstep(PartialState.__init__)
+    PartialState.wait_for_everyone = _once_there_are_peers(PartialState.wait_for_everyone)
+
+
+def enter(run: Run) -> None:
+    """An entry of a training function begins: this process has a rank, perhaps another one than before."""
+    now = _place(run._session)
+    for state in (PartialState._shared_state, AcceleratorState._shared_state):
+        if state:
+            state.update(now)
+
+
+def _place(session: Session) -> dict[str, Any]:
+    known = session.assignment
+    world = session.welcome.world if known is None else known.world_size
+    local = 0 if known is None else int(os.environ["LOCAL_RANK"])
+    return {
+        "num_processes": world,
+        "process_index": world - 1 if known is None else known.rank,
+        "local_process_index": local if known is not None or world == 1 else world - 1,
+    }
+
+
+def _known_to_keepstep(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: PartialState, cpu: bool = False, **kwargs: Any) -> None:
+        session = session_or_none()
+        if session is None or PartialState._shared_state:
+            original(self, cpu, **kwargs)
+            return
+        on_gpu = torch.cuda.is_available() and not cpu
+        if on_gpu or not session.welcome.spare:
+            session.need_rank("Accelerate")  # models go to the rank's GPU when they are made
+        self.__dict__ = PartialState._shared_state
+        self._cpu = cpu
+        self.backend = "nccl" if on_gpu else "keepstep"
+        self.debug = False
+        self.distributed_type = DistributedType.MULTI_GPU if on_gpu else DistributedType.MULTI_CPU
+        self.fork_launched = False
+        self.__dict__.update(_place(session))
+        self.device = None
+        self.set_device()
+
+    init._keepstep = True  # type: ignore[attr-defined]
+    return init
+
+
+def _once_there_are_peers(original: Any) -> Any:
+    @functools.wraps(original)
+    def wait_for_everyone(self: PartialState) -> None:
+        if torch.distributed.is_initialized():
+            original(self)
+
+    return wait_for_everyone

@@ -1,0 +1,76 @@
+"""The Trainer's loader, steps and optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from keepstep.torch.prepared.batch_source import BatchSource
+from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
+from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader
+
+if TYPE_CHECKING:
+    from keepstep.integrations.transformers.trainer import RecoverableTrainer
+    from keepstep.torch.runtime.run import Run
+
+
+class TrainerStep(LoaderStep):
+    """A step of the Trainer's; its loss is the sum of its batches' losses, which are divided already.
+
+    Attributes:
+        losses: of this rank's batches.
+        begin: its first batch, over all ranks.
+    """
+
+    def __init__(self, loader: TrainerLoader, number: int) -> None:
+        super().__init__(loader, number)
+        self._trainer = loader.trainer
+        self.losses: list[torch.Tensor] = []
+        self.begin = loader._taken
+
+    @property
+    def has_loss(self) -> bool:
+        return bool(self.losses)
+
+    def _local_loss(self) -> tuple[float, int]:
+        return float(sum([float(loss) for loss in self.losses])), 1
+
+    def _move_position(self) -> None:
+        super()._move_position()
+        self._trainer._committing(self.run._engine.mean_loss(self.number), self.begin)
+
+
+class TrainerLoader(PreparedLoader):
+    """A `PreparedLoader` whose length is always that of a whole epoch, as the Trainer's arithmetic wants it.
+
+    Attributes:
+        dataset: the Trainer's.
+    """
+
+    def __init__(self, run: Run, source: BatchSource, trainer: RecoverableTrainer, dataset: Any) -> None:
+        super().__init__(run, source, None)
+        self.trainer = trainer
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch
+
+    def _new_step(self, number: int) -> LoaderStep:
+        self.trainer._step_begins()
+        return TrainerStep(self, number)
+
+
+class TrainerOptimizer(PreparedOptimizer):
+    """A `PreparedOptimizer` that does nothing while the Trainer repeats the end of a step that is committed."""
+
+    def __init__(self, optimizer: Optimizer, updates: Updates, trainer: RecoverableTrainer) -> None:
+        super().__init__(optimizer, updates)
+        self.__dict__["_trainer"] = trainer
+
+    def step(self, closure: Any = None) -> Any:
+        if self._trainer._replaying:
+            self._trainer._replaying = False
+            return None
+        return super().step(closure)

@@ -1,0 +1,81 @@
+"""A Hugging Face Trainer made recoverable, with all that its loop does around a step: evaluation, checkpoints, logs."""
+
+import json
+import os
+from pathlib import Path
+
+import mine
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from keepstep.integrations.transformers import recoverable
+
+
+class Text(torch.utils.data.Dataset):
+    def __init__(self, length=96):
+        self._length = length
+
+    def __len__(self):
+        return self._length
+
+    def __getitem__(self, index):
+        tokens = torch.randint(0, 256, (24,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class Told(TrainerCallback):
+    """What callbacks are told on rank 0, a line for each event."""
+
+    def __init__(self, folder):
+        self.path = Path(folder) / "told.jsonl"
+
+    def tell(self, event, state, **what):
+        if state.is_world_process_zero:
+            with open(self.path, "a") as out:
+                out.write(json.dumps({"event": event, "step": state.global_step, **what}) + "\n")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.tell("step", state, epoch=state.epoch)
+
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        self.tell("evaluate", state, loss=metrics["eval_loss"])
+
+    def on_save(self, args, state, control, **kwargs):
+        self.tell("save", state)
+
+    def on_log(self, args, state, control, logs, **kwargs):
+        self.tell("log", state, **{name: logs[name] for name in ("loss", "grad_norm", "learning_rate") if name in logs})
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.tell("epoch", state)
+
+
+def main(chosen):
+    set_seed(7)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, attention_dropout=0.1,
+        )
+    )  # fmt: skip
+    folder = Path(chosen.out) / "checkpoints"
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(folder), max_steps=chosen.until, per_device_train_batch_size=4, learning_rate=1e-3,
+            gradient_accumulation_steps=2, logging_steps=1, save_steps=6, eval_strategy="steps", eval_steps=4,
+            save_total_limit=2, report_to=[], use_cpu=True, disable_tqdm=True, seed=7,
+        ),
+        train_dataset=Text(),
+        eval_dataset=Text(16),
+        callbacks=[Told(chosen.out)],
+    )  # fmt: skip
+    trainer = recoverable(trainer)
+    trainer.train()
+    if trainer.is_world_process_zero():
+        (Path(chosen.out) / "losses.json").write_text(json.dumps(trainer.state.log_history))
+    mine.leave(chosen.out, os.environ["RANK"], model=model.state_dict())
+
+
+if __name__ == "__main__":
+    main(mine.options())
