@@ -228,12 +228,12 @@ def test_no_folder_has_more_entries_than_one_can_look_through():
     assert not full, f"more than {MAX_ENTRIES} entries: {sorted(full)}"
 
 
-def test_only_keepstep_torch_imports_torch():
+def test_only_keepstep_torch_and_integrations_import_torch():
     # The worker's bootstrap, the zygote and the scripts that the benchmarks run are where torch is meant to be.
     allowed = {"worker.py", "zygote.py"}
     for path in (ROOT / "python" / "keepstep").rglob("*.py"):
         relative = path.relative_to(ROOT / "python" / "keepstep")
-        if relative.parts[0] == "torch" or "jobs" in relative.parts or relative.name in allowed:
+        if relative.parts[0] in ("torch", "integrations") or "jobs" in relative.parts or relative.name in allowed:
             continue
         assert not re.search(r"^\s*(import torch|from torch)", path.read_text(), re.MULTILINE), relative
 

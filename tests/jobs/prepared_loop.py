@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import struct
 
 import torch
@@ -20,6 +21,7 @@ parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--break-at", type=int, default=0, help="leave each epoch after a step that this divides")
 parser.add_argument("--evaluate", action="store_true", help="behind each epoch")
+parser.add_argument("--die-behind", type=int, help="rank 1, before it evaluates this epoch")
 parser.add_argument("--saves", help="a folder for checkpoints")
 parser.add_argument("--last-step", type=int)
 args = parser.parse_args()
@@ -126,7 +128,7 @@ def train(run):
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
     ids, losses = [], []
-    for epoch in range(args.epochs):
+    for epoch in loader.epochs(args.epochs) if args.evaluate else range(args.epochs):
         model.train()
         for number, (indices, x, y) in enumerate(loader):
             ids += indices.tolist()
@@ -158,8 +160,12 @@ def train(run):
                 break
         if args.evaluate:
             model.eval()
+            if (epoch, run.rank, run.entry) == (args.die_behind, 1, "start"):
+                os.kill(os.getpid(), signal.SIGKILL)
             with torch.no_grad():
-                model(torch.ones(2, 16))
+                value = model(torch.ones(2, 16))
+            torch.distributed.all_reduce(value)
+            note(evaluated=epoch, value=digest([value]), rank=run.rank)
     states = [
         each[key] for each in map(state.optimizer.state.get, state.model.parameters()) if each for key in sorted(each)
     ]

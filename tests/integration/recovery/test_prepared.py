@@ -61,6 +61,25 @@ def test_a_plain_loop_loses_nothing(case, tmp_path):
     assert_survivors_kept_their_process(job, [1, 0, 1], 2)
 
 
+def test_what_follows_an_epoch_is_done_again_where_it_was_interrupted_and_only_there(tmp_path):
+    words = ["--evaluate", "--accumulate", "1", "--samples", "24"]  # the epochs end with a commit
+    reference = run_prepared(tmp_path / "undisturbed", *words)
+    process, command = start(
+        tmp_path / "killed", JOBS / "prepared_loop.py", "--out", tmp_path / "killed", *words, "--die-behind", 1,
+        spares=1,
+        options=["--inject", "kill:rank=0,step=14,phase=backward"],
+    )  # fmt: skip
+    job = finish(tmp_path / "killed", process, command)
+    assert_same(job, reference)
+    assert len(job.events("fault_detected")) == 2, job.explain()
+    evaluated = [
+        [(note["evaluated"], note["value"]) for note in each.notes if "evaluated" in note and note["rank"] == 0]
+        for each in (job, reference)
+    ]
+    assert [epoch for epoch, _ in evaluated[1]] == [0, 1, 2], reference.explain()
+    assert evaluated[0] == evaluated[1], job.explain()
+
+
 def test_an_epoch_has_each_sample_once_and_its_last_round_is_filled_from_the_next(tmp_path):
     job = run_prepared(tmp_path)
     used = [i for step in of_ranks(job, "ids") for pair in zip(*([iter(r)] * 2 for r in step), strict=True)

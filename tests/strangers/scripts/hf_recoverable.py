@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import mine
@@ -21,6 +22,27 @@ class Text(torch.utils.data.Dataset):
     def __getitem__(self, index):
         tokens = torch.randint(0, 256, (24,), generator=torch.Generator().manual_seed(index))
         return {"input_ids": tokens, "labels": tokens}
+
+
+class Dies(TrainerCallback):
+    """Rank R is killed in event E of step S, once: `--die R:E:S`."""
+
+    def __init__(self, chosen):
+        rank, self.event, step = chosen.die.split(":")
+        self.rank, self.step = int(rank), int(step)
+        self.once = Path(chosen.out) / "died"
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name != super().__getattribute__("event"):
+            return found
+
+        def event(args, state, control, **kwargs):
+            if (int(os.environ["RANK"]), state.global_step) == (self.rank, self.step) and not self.once.exists():
+                self.once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return event
 
 
 class Told(TrainerCallback):
@@ -68,7 +90,7 @@ def main(chosen):
         ),
         train_dataset=Text(),
         eval_dataset=Text(16),
-        callbacks=[Told(chosen.out)],
+        callbacks=[*([Dies(chosen)] if chosen.die else []), Told(chosen.out)],
     )  # fmt: skip
     trainer = recoverable(trainer)
     trainer.train()

@@ -17,6 +17,7 @@ def options():
     parser.add_argument(
         "--as-first-written", action="store_true", help="the script before keepstep said what to change"
     )
+    parser.add_argument("--die", default="", help="RANK:EVENT:STEP, of scripts whose library has callbacks")
     return parser.parse_args()
 
 

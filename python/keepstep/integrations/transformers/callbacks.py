@@ -1,39 +1,59 @@
-"""Callbacks hear of each event once in a process, however often the training function is entered."""
+"""Callbacks hear of each event once, however often the training function is entered."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, ExportableState
 
 # Their state is put back before an event comes again, or they have none.
 _ALWAYS = (DefaultFlowCallback, ExportableState)
+# What a process hears, though the one that had its rank before heard it.
+_OF_PROCESS = "on_train_begin"
+_SELDOM = ("on_log", "on_evaluate", "on_save", "on_epoch_end")
+_LONG = ("should_log", "should_evaluate", "should_save")
+
+Told = dict[str, dict[str, Any]]  # events of the newest steps, and what control was after each; for JSON
 
 
 class OnceHandler(CallbackHandler):
-    """A CallbackHandler; see `once`."""
+    """A CallbackHandler; see `once`.
 
-    _told: dict[tuple[Any, ...], dict[str, Any]]  # events, and what control was after each
-    _nth: Counter[tuple[Any, ...]]  # of this entry
+    Attributes:
+        told: what its callbacks heard of the last steps, and what control was after each event; for JSON.
+    """
 
-    def enter(self) -> None:
-        """The training function is entered: events come again that this process has heard of."""
+    callbacks: list[Any]
+    told: Told
+    _nth: Counter[str]  # of this entry
+    _mark: Callable[[], None] | None
+
+    def enter(self, told: Told, mark: Callable[[], None] | None) -> None:
+        """The training function is entered: events come again. `told`: by the process that had this rank before.
+        `mark` is called when `told` has grown, and what follows may take long. Without it, a spare rehearses."""
         self._nth = Counter()
+        self._mark = mark
+        self.told = told | self.told
 
     def call_event(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        key = (event, state.global_step) if event != "on_train_begin" else (event,)
+        if self._mark is None:
+            return self._repeat(dict.fromkeys(_LONG, False), event, args, state, control, **kwargs)
+        key = event if event == _OF_PROCESS else f"{event}/{state.global_step}"
         self._nth[key] += 1
-        key = (*key, self._nth[key])
-        before = self._told.get(key)
-        if before is None:
-            control = super().call_event(event, args, state, control, **kwargs)
-            self._told = {
-                k: v for k, v in self._told.items() if k[0] == "on_train_begin" or k[1] >= state.global_step - 1
-            }
-            self._told[key] = dict(control.state()["args"])
-            return control
-        everyone = self.callbacks
+        key = f"{key}/{self._nth[key]}"
+        before = self.told.get(key)
+        if before is not None:
+            return self._repeat(before, event, args, state, control, **kwargs)
+        control = super().call_event(event, args, state, control, **kwargs)
+        self.told[key] = dict(control.state()["args"])
+        if event in _SELDOM or (event == "on_step_end" and any(getattr(control, name) for name in _LONG)):
+            self._mark()
+        return control
+
+    def _repeat(self, before: dict[str, Any], event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        everyone: list[Any] = self.callbacks
         self.callbacks = [each for each in everyone if isinstance(each, _ALWAYS)]
         try:
             control = super().call_event(event, args, state, control, **kwargs)
@@ -43,12 +63,24 @@ class OnceHandler(CallbackHandler):
             setattr(control, name, value)
         return control
 
+    def forget_before(self, step: int) -> None:
+        """Nothing of an earlier step comes again."""
+        self.told = {key: value for key, value in self.told.items() if _step_of(key) >= step}
+
+    def told_of_steps(self) -> Told:
+        """What another process need not hear again."""
+        return {key: value for key, value in self.told.items() if not key.startswith(_OF_PROCESS)}
+
+
+def _step_of(key: str) -> float:
+    event, *numbers = key.split("/")
+    return float("inf") if event == _OF_PROCESS else int(numbers[0])
+
 
 def once(handler: CallbackHandler) -> OnceHandler:
     """`handler` itself: from here on an event that comes again, after a fault, reaches only callbacks whose state was
     put back; what the others decided then is repeated."""
     if not isinstance(handler, OnceHandler):
         handler.__class__ = OnceHandler
-        handler._told = {}
-        handler._nth = Counter()
+        handler.told = {}
     return handler

@@ -12,7 +12,7 @@ from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
 from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader
 
 if TYPE_CHECKING:
-    from keepstep.integrations.transformers.trainer import RecoverableTrainer
+    from keepstep.integrations.transformers.entry import Entry
     from keepstep.torch.runtime.run import Run
 
 
@@ -26,7 +26,7 @@ class TrainerStep(LoaderStep):
 
     def __init__(self, loader: TrainerLoader, number: int) -> None:
         super().__init__(loader, number)
-        self._trainer = loader.trainer
+        self._entry = loader.entry
         self.losses: list[torch.Tensor] = []
         self.begin = loader._taken
 
@@ -39,7 +39,7 @@ class TrainerStep(LoaderStep):
 
     def _move_position(self) -> None:
         super()._move_position()
-        self._trainer._committing(self.run._engine.mean_loss(self.number), self.begin)
+        self._entry.committing(self.run._engine.mean_loss(self.number), self.begin)
 
 
 class TrainerLoader(PreparedLoader):
@@ -47,30 +47,31 @@ class TrainerLoader(PreparedLoader):
 
     Attributes:
         dataset: the Trainer's.
+        entry: that it belongs to.
     """
 
-    def __init__(self, run: Run, source: BatchSource, trainer: RecoverableTrainer, dataset: Any) -> None:
+    def __init__(self, run: Run, source: BatchSource, entry: Entry, dataset: Any) -> None:
         super().__init__(run, source, None)
-        self.trainer = trainer
+        self.entry = entry
         self.dataset = dataset
 
     def __len__(self) -> int:
         return self.batches_per_epoch
 
     def _new_step(self, number: int) -> LoaderStep:
-        self.trainer._step_begins()
+        self.entry.step_begins()
         return TrainerStep(self, number)
 
 
 class TrainerOptimizer(PreparedOptimizer):
     """A `PreparedOptimizer` that does nothing while the Trainer repeats the end of a step that is committed."""
 
-    def __init__(self, optimizer: Optimizer, updates: Updates, trainer: RecoverableTrainer) -> None:
+    def __init__(self, optimizer: Optimizer, updates: Updates, entry: Entry) -> None:
         super().__init__(optimizer, updates)
-        self.__dict__["_trainer"] = trainer
+        self.__dict__["_entry"] = entry
 
     def step(self, closure: Any = None) -> Any:
-        if self._trainer._replaying:
-            self._trainer._replaying = False
+        if self._entry.replaying:
+            self._entry.replaying = False
             return None
         return super().step(closure)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COUNTERS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos", "_initial_global_step",
              "_initial_num_input_tokens_seen")  # fmt: skip
 _NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "is_hyper_param_search", "log_history")
-State = dict[str, Any]  # for JSON
+TrainerProgress = dict[str, Any]  # for JSON
 
 
 class Progress:
@@ -33,8 +33,8 @@ class Progress:
 
     def __init__(self, trainer: RecoverableTrainer) -> None:
         self._trainer = trainer
-        self.committed: State | None = None
-        self.ended: State | None = None
+        self.committed: TrainerProgress | None = None
+        self.ended: TrainerProgress | None = None
         self.grad_norm: float | None = None
 
     def commit(self, begin: int) -> None:
@@ -47,8 +47,16 @@ class Progress:
         if self.committed is not None and self.ended is None:
             self.ended = self._take()
 
-    def put_back(self, state: State) -> None:
-        """The Trainer is as it was when `state` was taken."""
+    def resume(self, ended: bool) -> TrainerProgress:
+        """The Trainer is as the newest commit left it, or as the end of that step did; returns what it had kept."""
+        if not ended:
+            self.ended = None
+        state = self.ended if ended else self.committed
+        assert state is not None
+        self._put_back(state)
+        return state
+
+    def _put_back(self, state: TrainerProgress) -> None:
         trainer = self._trainer
         for name, value in state["state"].items():
             setattr(trainer.state, name, value)
@@ -63,7 +71,7 @@ class Progress:
         for name, value in state["control"].items():
             setattr(trainer.control, name, value)
 
-    def put_back_counters(self, state: State) -> None:
+    def put_back_counters(self, state: TrainerProgress) -> None:
         """Those that the Trainer's loop sets when it begins."""
         trainer = self._trainer
         for name in _COUNTERS:
@@ -73,7 +81,7 @@ class Progress:
     def _exported(self) -> list[Any]:
         return [each for each in self._trainer.callback_handler.callbacks if isinstance(each, ExportableState)]
 
-    def _take(self) -> State:
+    def _take(self) -> TrainerProgress:
         trainer = self._trainer
         state = trainer.state
         return {
@@ -93,13 +101,13 @@ class Progress:
 
     # ---- protected ----
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> TrainerProgress:
         return {name: _sent(getattr(self, name)) for name in ("committed", "ended")}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: TrainerProgress) -> None:
         self.committed = state["committed"]
         self.ended = state["ended"]
 
 
-def _sent(state: State | None) -> State | None:
+def _sent(state: TrainerProgress | None) -> TrainerProgress | None:
     return None if state is None else {**state, "history": state["history"][: state["logged"]]}

@@ -20,13 +20,9 @@ from transformers.trainer_utils import TrainOutput
 import keepstep
 from keepstep import KeepstepError
 from keepstep._session import session_or_none
-from keepstep.integrations.accelerate import process_state
-from keepstep.integrations.transformers.callbacks import once
-from keepstep.integrations.transformers.loader import TrainerLoader, TrainerOptimizer, TrainerStep
+from keepstep.integrations.transformers.entry import Entry
+from keepstep.integrations.transformers.loader import TrainerLoader
 from keepstep.integrations.transformers.progress import Progress
-from keepstep.torch.distributed import agreement
-from keepstep.torch.prepared.batch_source import source_of
-from keepstep.torch.prepared.committing import PreparedSchedule, Updates
 from keepstep.torch.runtime.run import Run
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
@@ -53,11 +49,8 @@ def recoverable(trainer: AnyTrainer) -> AnyTrainer:
 class RecoverableTrainer(Trainer):
     """For subclasses of one's own: ``class Mine(RecoverableTrainer, SFTTrainer)``; else use `recoverable`."""
 
-    _run: Run | None = None
-    _keepstep_state: keepstep.State | None = None
-    _loader: TrainerLoader | None = None
-    _resumed: dict[str, Any] | None = None  # the progress with which this entry began
-    _replaying = False  # the end of the last committed step, which is computed already
+    lr_scheduler: Any
+    _entry: Entry | None = None  # while the training function runs
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         if session_or_none() is None:
@@ -67,46 +60,24 @@ class RecoverableTrainer(Trainer):
 
         @keepstep.recoverable
         def trainers_loop(run: Run) -> list[Any]:
-            self._enter(run)
+            self._entry = Entry(self, run, run.setup(self._build), self._plain_loader())
             resume = resume_from_checkpoint if run.version == 0 else None
             return list(train(resume, **kwargs))
 
         try:
             return TrainOutput(*trainers_loop())
         finally:
-            self._run = self._loader = None
-
-    # ---- an entry ----
-
-    def _enter(self, run: Run) -> None:
-        self._run = run
-        state = run.setup(self._build)
-        self._keepstep_state = state
-        handler = self.accelerator.ddp_handler
-        replica = run.ddp(self.model, **({} if handler is None else handler.to_kwargs()))
-        process_state.enter(run)
-        loader = self._plain_loader()
-        self._loader = TrainerLoader(run, source_of(loader, run._session), self, loader.dataset)
-        self.lr_scheduler = PreparedSchedule(state.schedule)
-        updates = Updates(self._loader, [state.optimizer], [self.lr_scheduler], [], None, waits_for_scaler=False)
-        self.optimizer = TrainerOptimizer(state.optimizer, updates, self)
-        self.model_wrapped = replica
-        once(self.callback_handler).enter()
-        self._replaying, self._resumed = False, None
-        if run.version:
-            progress = state.progress
-            self._replaying = not self._ended_everywhere(run)
-            if self._replaying:
-                progress.ended = None
-            self._resumed = progress.committed if self._replaying else progress.ended
-            progress.put_back(self._resumed)
+            if self._entry is not None:
+                self._entry.leave()
+                self._entry = None
 
     def _build(self) -> keepstep.State:
         """What is protected; before this process has a rank."""
         plain = self._plain_loader()
         world = session_or_none().welcome.world  # type: ignore[union-attr]
         self.create_optimizer()
-        if self.lr_scheduler is None:
+        if self.lr_scheduler is None or self._created_lr_scheduler:
+            self.lr_scheduler = None
             *_, max_steps = self.set_initial_training_values(self.args, _Sized(plain.dataset, -(-len(plain) // world)))
             self.create_scheduler(num_training_steps=max_steps)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau):
@@ -124,51 +95,29 @@ class RecoverableTrainer(Trainer):
         with _not_prepared(self.accelerator):
             return super().get_train_dataloader()
 
-    # ---- what the end of a step is ----
-
-    def _key(self, rank: int) -> str:
-        return self._run._session.key(f"trainer/ended/{rank}")
-
-    def _step_begins(self) -> None:
-        """The end of the step before is over in this process."""
-        progress, run = self._keepstep_state.progress, self._run
-        if progress.committed is None or run.rehearsing:
-            return
-        progress.end()
-        run._session.store("set", self._key(run.rank), str(run.version).encode(), ends_with_generation=False)
-
-    def _ended_everywhere(self, run: Run) -> bool:
-        """Whether what follows the last commit was done on all ranks, by this process or by one that is gone."""
-        _, _, known, value = run._session.store("get", self._key(run.rank), timeout_ms=1, ends_with_generation=False)
-        return agreement.sum_of_ranks(int(known and int(value) == run.version)) == run.world_size
-
-    def _committing(self, loss: float, begin: int) -> None:
-        """Runs in the commit of a step, whose mean loss is `loss`, and which began with batch `begin`."""
-        if self.args.logging_nan_inf_filter and not torch.isfinite(torch.tensor(loss)):
-            self._tr_loss += self._tr_loss / (1 + self.state.global_step - self._globalstep_last_logged)
-        else:
-            self._tr_loss += loss
-        self._keepstep_state.progress.commit(begin)
-
     # ---- the Trainer's loop ----
 
+    @property
+    def _replaying(self) -> bool:
+        return self._entry is not None and self._entry.replaying
+
     def get_train_dataloader(self) -> Any:
-        return super().get_train_dataloader() if self._loader is None else self._loader
+        return super().get_train_dataloader() if self._entry is None else self._entry.loader
 
     def _init_training_state(
         self, max_steps: int, steps_per_epoch: int, epochs: int, resume_from_checkpoint: str | None, trial: Any
     ) -> tuple[int, int]:
-        if self._run is None or self._run.version == 0:
-            begins = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
-            if self._loader is not None and any(begins):
-                self._loader._begin_at(*begins)
-            return begins
-        self.state.init_training_references(self, max_steps, epochs, trial)
-        position = self._resumed["begin"] if self._replaying else self._run._committed.position
-        return self._loader._place(position)
+        entry = self._entry
+        if entry is not None and entry.resumed is not None:
+            self.state.init_training_references(self, max_steps, epochs, trial)
+            return entry.place()
+        begins = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
+        if entry is not None and any(begins):
+            entry.loader._begin_at(*begins)
+        return begins
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
-        if self._run is None:
+        if self._entry is None:
             return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.accelerator._models.append(self.model)  # prepared in `_build`
         if resume_from_checkpoint is not None:
@@ -178,24 +127,23 @@ class RecoverableTrainer(Trainer):
         self.callback_handler.train_dataloader = train_dataloader
         return self.model_wrapped, train_dataloader
 
-    def _run_epoch(
-        self,
-        *,
-        epoch: int,
-        epochs_trained: int,
-        resume_from_checkpoint: str | None,
-        **how: Any,
-    ) -> None:
-        if self._resumed is not None and epoch == epochs_trained:
-            self._keepstep_state.progress.put_back_counters(self._resumed)
+    def _run_epoch(self, *, epoch: int, epochs_trained: int, resume_from_checkpoint: str | None, **others: Any) -> None:
+        entry = self._entry
+        if entry is not None and entry.resumed is not None and epoch == epochs_trained:
+            entry.progress.put_back_counters(entry.resumed)
             resume_from_checkpoint = _HERE
         super()._run_epoch(
-            epoch=epoch, epochs_trained=epochs_trained, resume_from_checkpoint=resume_from_checkpoint, **how
+            epoch=epoch, epochs_trained=epochs_trained, resume_from_checkpoint=resume_from_checkpoint, **others
         )
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> Any:
+        if skip_scheduler and self._entry is not None and self._entry.resumed is not None:
+            return {}  # `eval_on_start`: training began earlier
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Random numbers follow from the step."""
-        if self._run is None:
+        if self._entry is None:
             super()._load_rng_state(checkpoint)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
@@ -207,11 +155,9 @@ class RecoverableTrainer(Trainer):
         if self._replaying:
             return torch.zeros((), device=self.args.device)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        step = None if self._loader is None else self._loader._step
-        if step is None:
+        if self._entry is None:
             return loss
-        assert isinstance(step, TrainerStep)
-        step.losses.append(loss)
+        self._entry.step.losses.append(loss)
         return torch.zeros_like(loss)  # the commit adds the mean of all ranks
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -222,12 +168,12 @@ class RecoverableTrainer(Trainer):
             super()._track_num_input_tokens(inputs)
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> Any:
-        return self._keepstep_state.progress.grad_norm if self._replaying else super()._clip_grad_norm(model)
+        return None if self._replaying else super()._clip_grad_norm(model)
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        if self._run is None:
+        if self._entry is None:
             return super()._get_grad_norm(model, grad_norm=grad_norm)
-        progress = self._keepstep_state.progress
+        progress = self._entry.progress
         if not self._replaying:
             found = super()._get_grad_norm(model, grad_norm=grad_norm)
             progress.grad_norm = None if found is None else float(found)
@@ -235,8 +181,8 @@ class RecoverableTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         super().log(logs, *args, **kwargs)
-        if self._loader is not None and self._loader._step is not None:
-            self._loader.log(**{name: value for name, value in logs.items() if isinstance(value, int | float)})
+        if self._entry is not None:
+            self._entry.log(logs)
 
 
 class _Sized:
@@ -267,6 +213,7 @@ def _require_recoverable(trainer: Trainer) -> None:
         "deepspeed": trainer.is_deepspeed_enabled,
         "fp16=True (take bf16)": args.fp16,
         "auto_find_batch_size=True": args.auto_find_batch_size,
+        "ignore_data_skip=True": args.ignore_data_skip,
         "accelerator_config.split_batches": args.accelerator_config.split_batches,
         "accelerator_config.dispatch_batches": args.accelerator_config.dispatch_batches,
     }

@@ -155,7 +155,8 @@ class PreparedSchedule(LRScheduler):
         return self._schedule.get_last_lr() if shown is None else shown
 
     def state_dict(self) -> dict[str, Any]:
-        return self._schedule.state_dict()
+        state: dict[str, Any] = self._schedule.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._schedule.load_state_dict(state_dict)

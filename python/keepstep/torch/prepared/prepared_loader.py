@@ -112,6 +112,25 @@ class PreparedLoader:
             raise KeepstepError(f"set_epoch({epoch}): epochs count from 0")
         self._coming = epoch
 
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs up to `count` that are not over, each with all that the loop does in it.
+
+        ``for epoch in loader.epochs(10): for batch in loader: ...; evaluate()``: if a fault interrupts what follows an
+        epoch's batches, it is done again, and earlier epochs are not entered again.
+        """
+        first = self.epoch
+        if first and self._taken == self._end_of(first - 1) and not self._is_over(first - 1):
+            first -= 1
+        elif self._is_over(first):
+            first += 1  # `break` left it
+        for epoch in range(first, count):
+            self.set_epoch(epoch)
+            if len(self):  # after a restart of the job it may be known from before
+                self._run._session.store("delete", self._over(epoch), ends_with_generation=False)
+            yield epoch
+            if not self._run.rehearsing:
+                self._count(self._over(epoch))
+
     def log(self, **values: Any) -> None:
         """Publishes `values` with the step of the newest batch, once per committed step (`Step.log`)."""
         step = self._step
@@ -238,7 +257,7 @@ class PreparedLoader:
         run = self._run
         seeds.seed_all(_engine.mix_seed(run.seed, step.number, run.rank, step.batches))
 
-    # ---- `break` ----
+    # ---- what is over, for later entries, too ----
 
     def _leave(self, epoch: int, end: int) -> None:
         """The loop was left: by `break`, or by an exception, after which this loader is not used any more."""
@@ -252,34 +271,45 @@ class PreparedLoader:
             run._loops.step = None
         self._taken = end
         if not run.rehearsing:
-            self._count_left(self._key(epoch))
+            self._counted = self._left(epoch)
+            self._count(self._counted)
 
-    def _key(self, epoch: int) -> str:
+    def _left(self, epoch: int) -> str:
+        """Says in the Store that the loop over `epoch` was left by `break` where it stands."""
         return self._run._session.key(f"left/{epoch}/{self._run._committed.position}")
 
-    def _count_left(self, key: str) -> None:
-        """If all ranks of a generation left it there, the epoch is over in later entries, too."""
+    def _over(self, epoch: int) -> str:
+        """Says in the Store that `epoch` is over, with what follows its batches (`epochs`)."""
+        return self._run._session.key(f"over/{epoch}")
+
+    def _count(self, key: str) -> None:
+        """Once all ranks of a generation say so, it holds in later entries."""
         session = self._run._session
         through = f"{key}/{self._run.generation}"
-        self._counted = key
         if session.count(through) == self._run.world_size:
             session.store("set", key, b"1", ends_with_generation=False)
             session.store("delete", through, ends_with_generation=False)
 
     def _was_no_break(self) -> None:
-        """The loop was left by an exception: what `_count_left` said is not so."""
+        """The loop was left by an exception: what `_leave` said is not so."""
         if self._counted is not None:
             session = self._run._session
             session.store("delete", f"{self._counted}/{self._run.generation}", ends_with_generation=False)
             session.store("delete", self._counted, ends_with_generation=False)
 
     def _was_left(self, epoch: int) -> bool:
-        """Whether all ranks left `epoch` by `break` where it stands."""
+        return self._run._committed.position > 0 and self._holds(self._left(epoch))
+
+    def _is_over(self, epoch: int) -> bool:
+        return self._holds(self._over(epoch))
+
+    def _holds(self, key: str) -> bool:
+        """Whether all ranks said so in an earlier entry."""
         run = self._run
-        if run.rehearsing or run.generation == 1 or run._committed.position == 0:
+        if run.rehearsing or run.generation == 1:
             return False
-        _, _, ok, _ = run._session.store("check", self._key(epoch), ends_with_generation=False)
-        return ok
+        _, _, known, _ = run._session.store("check", key, ends_with_generation=False)
+        return known
 
     # ---- the commit ----
 

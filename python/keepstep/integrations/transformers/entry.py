@@ -1,0 +1,124 @@
+"""One entry of the training function, and what follows a commit in it.
+
+What the Trainer's loop does behind a commit, up to the next step, is called the step's end: it counts, logs, evaluates
+and saves. If a fault interrupts it on any rank, all ranks replay it: the loop runs through the step again, without its
+batches, gradients and update.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from keepstep._state import State
+from keepstep.integrations.accelerate import process_state
+from keepstep.integrations.transformers.callbacks import once
+from keepstep.integrations.transformers.loader import TrainerLoader, TrainerOptimizer, TrainerStep
+from keepstep.integrations.transformers.progress import Progress, TrainerProgress
+from keepstep.torch.distributed import agreement
+from keepstep.torch.prepared.batch_source import source_of
+from keepstep.torch.prepared.committing import PreparedSchedule, Updates
+from keepstep.torch.step.open_step import CommittedStep
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
+
+
+class Entry:
+    """The Trainer is as the last committed step left it, with this generation's replica and loader.
+
+    `trainer` is a `RecoverableTrainer`.
+
+    Attributes:
+        progress: of the Trainer; protected.
+        resumed: the state of it that this entry began with; None if no step is committed.
+        replaying: the loop is in the last committed step, whose update is done.
+    """
+
+    def __init__(self, trainer: Any, run: Run, state: State, plain: DataLoader[Any]) -> None:
+        self._trainer: Any = trainer
+        self._run = run
+        self._state = state
+        handler = trainer.accelerator.ddp_handler
+        trainer.model_wrapped = run.ddp(trainer.model, **({} if handler is None else handler.to_kwargs()))
+        process_state.enter(run)
+        self.loader = TrainerLoader(run, source_of(plain, run._session), self, plain.dataset)
+        trainer.lr_scheduler = PreparedSchedule(state.schedule)
+        updates = Updates(self.loader, [state.optimizer], [trainer.lr_scheduler], [], None, waits_for_scaler=False)
+        trainer.optimizer = TrainerOptimizer(state.optimizer, updates, self)
+        self.progress: Progress = state.progress
+        self.resumed: TrainerProgress | None = None
+        self.replaying = False
+        mark = self._marked()
+        self._callbacks = once(trainer.callback_handler)
+        self._callbacks.enter(mark["told"], None if run.rehearsing else lambda: self._mark(ended=False))
+        if run.version:
+            ended = mark["ended"] and mark["version"] == run.version
+            self.replaying = agreement.sum_of_ranks(int(ended)) < run.world_size
+            self.resumed = self.progress.resume(ended=not self.replaying)
+            if self.replaying:
+                run._evaluations.step = run.version
+
+    @property
+    def step(self) -> TrainerStep:
+        """The step that is under way."""
+        step = self.loader._step
+        assert isinstance(step, TrainerStep)
+        return step
+
+    def leave(self) -> None:
+        """Training is over: the Trainer has its own optimizer and schedule."""
+        self._trainer.optimizer = self._state.optimizer
+        self._trainer.lr_scheduler = self._state.schedule
+
+    def place(self) -> tuple[int, int]:
+        """The epoch that the loop has to begin with, and how many of its batches it has to skip."""
+        position = self._run._committed.position
+        return self.loader._place(self.resumed["begin"] if self.replaying and self.resumed else position)
+
+    def log(self, values: dict[str, Any]) -> None:
+        """Publishes what the Trainer logs, as far as it is numbers, with the newest step."""
+        step = self.loader._step or CommittedStep(self._run, self._run.version)
+        if step.number and not self._run.rehearsing:
+            step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+
+    # ---- called by the loop's loader and optimizer ----
+
+    def step_begins(self) -> None:
+        """The end of the step before is over in this process."""
+        self._run._evaluations.step = 0
+        if self._run.version and not self._run.rehearsing:
+            self.progress.end()
+            self._callbacks.forget_before(self._trainer.state.global_step - 1)
+            self._mark(ended=True)
+
+    def committing(self, loss: float, begin: int) -> None:
+        """Runs in the commit of a step, whose mean loss is `loss`, and which began with batch `begin`."""
+        trainer = self._trainer
+        if trainer.args.logging_nan_inf_filter and not torch.isfinite(torch.tensor(loss)):
+            trainer._tr_loss += trainer._tr_loss / (1 + trainer.state.global_step - trainer._globalstep_last_logged)
+        else:
+            trainer._tr_loss += loss
+        self.progress.commit(begin)
+
+    # ---- how far this rank came, whichever process held it ----
+
+    def _key(self) -> str:
+        return self._run._session.key(f"trainer/{self._run.rank}")
+
+    def _mark(self, ended: bool) -> None:
+        mark = {"version": self._run.version, "ended": ended, "told": self._callbacks.told_of_steps()}
+        self._run._session.store("set", self._key(), json.dumps(mark).encode(), ends_with_generation=False)
+
+    def _marked(self) -> dict[str, Any]:
+        """What `_mark` kept of this rank; nothing of steps that are not committed: all ranks began again."""
+        session, key = self._run._session, self._key()
+        _, _, known, _ = session.store("check", key)
+        value = session.store("get", key)[3] if known else b"{}"
+        self._run._check_interrupted()
+        mark: dict[str, Any] = json.loads(value)
+        nothing = {"version": 0, "ended": False, "told": {}}
+        return mark if mark and 0 < mark["version"] <= self._run.version else nothing
