@@ -1,4 +1,4 @@
-"""Every block of code of README.md and the tutorials, run as a reader would run it: in order, in one empty folder.
+"""Every block of code of README.md, the tutorials and some guides, run as a reader would run it: in order, in one empty folder.
 
 CONTRIBUTING.md has the rules for writers of such pages.
 """
@@ -55,8 +55,11 @@ def blocks_of(page):
         yield Block(page, line, part["kind"], part["text"], file, terminal, near)
 
 
+GUIDES = [ROOT / "docs" / "how-to" / "existing_loop.md"]
 PAGES = [
-    page for page in [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))] if list(blocks_of(page))
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md")), *GUIDES]
+    if list(blocks_of(page))
 ]
 NOT_RUN = [block for page in PAGES for block in blocks_of(page) if block.note.startswith("not run: ")]
 
