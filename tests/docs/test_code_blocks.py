@@ -1,4 +1,4 @@
-"""Every block of code of README.md, the tutorials and some guides, run as a reader would run it: in order, in one empty folder.
+"""Every block of code of README.md, the tutorials and some guides, run as a reader would: in order, in an empty folder.
 
 CONTRIBUTING.md has the rules for writers of such pages.
 """

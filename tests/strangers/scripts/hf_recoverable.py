@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import mine
@@ -25,24 +24,15 @@ class Text(torch.utils.data.Dataset):
 
 
 class Dies(TrainerCallback):
-    """Rank R is killed in event E of step S, once: `--die R:E:S`."""
+    """Is killed in the callback that `--die RANK:EVENT:STEP` names."""
 
     def __init__(self, chosen):
-        rank, self.event, step = chosen.die.split(":")
-        self.rank, self.step = int(rank), int(step)
-        self.once = Path(chosen.out) / "died"
+        self.chosen = chosen
 
     def __getattribute__(self, name):
-        found = super().__getattribute__(name)
-        if name != super().__getattribute__("event"):
-            return found
-
-        def event(args, state, control, **kwargs):
-            if (int(os.environ["RANK"]), state.global_step) == (self.rank, self.step) and not self.once.exists():
-                self.once.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return event
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+        return lambda args, state, control, **kwargs: mine.may_die(self.chosen, name, state.global_step)
 
 
 class Told(TrainerCallback):
@@ -90,7 +80,7 @@ def main(chosen):
         ),
         train_dataset=Text(),
         eval_dataset=Text(16),
-        callbacks=[*([Dies(chosen)] if chosen.die else []), Told(chosen.out)],
+        callbacks=[Dies(chosen), Told(chosen.out)],
     )  # fmt: skip
     trainer = recoverable(trainer)
     trainer.train()

@@ -4,6 +4,8 @@ import argparse
 import hashlib
 import json
 import os
+import signal
+from pathlib import Path
 
 import torch
 
@@ -17,8 +19,16 @@ def options():
     parser.add_argument(
         "--as-first-written", action="store_true", help="the script before keepstep said what to change"
     )
-    parser.add_argument("--die", default="", help="RANK:EVENT:STEP, of scripts whose library has callbacks")
+    parser.add_argument("--die", default="", metavar="RANK:EVENT:NUMBER", help="is killed there, once in the job")
     return parser.parse_args()
+
+
+def may_die(chosen, event, number):
+    """Kills this process if `--die` says so."""
+    once = Path(chosen.out) / "died"
+    if chosen.die == f"{os.environ['RANK']}:{event}:{number}" and not once.exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Corpus(torch.utils.data.Dataset):

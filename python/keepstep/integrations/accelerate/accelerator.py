@@ -1,0 +1,148 @@
+"""An ``Accelerator`` whose objects outlive a fault.
+
+They are prepared once per process, outside of the training function, and before a spare has a rank. So what is prepared
+here stands for something that each entry of the training function makes anew: the replica, the share of the batches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import accelerate
+from accelerate.utils import DistributedType
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+import keepstep
+from keepstep import KeepstepError
+from keepstep._session import session_or_none
+from keepstep.integrations.accelerate import process_state
+from keepstep.integrations.accelerate.prepared import (
+    EvaluationLoader,
+    PreparedModel,
+    TrainingLoader,
+    TrainingScheduler,
+)
+from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
+from keepstep.torch.runtime.run import Run
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Accelerator(accelerate.Accelerator):
+    """Accelerate's, with `recoverable` for the function that contains the training loop. Without ``keepstep run`` it is
+    Accelerate's.
+
+    The first ``DataLoader`` that is prepared is the training data; others are evaluated. Gradients are accumulated by
+    ``accumulate``, schedules move with the optimizer.
+
+    Raises:
+        KeepstepError: something cannot be recovered; says what.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._training: TrainingLoader | None = None
+        if session_or_none() is not None:
+            self._require_recoverable()
+
+    def recoverable(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorates the function that contains the training loop: after a fault it is entered again, in the same
+        process, and its loader begins behind the last committed step. It uses what `prepare` returned."""
+        if session_or_none() is None:
+            return function
+
+        @keepstep.recoverable
+        def loop(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            self._enter(run)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._leave()
+
+        return functools.update_wrapper(loop, function)
+
+    def epochs(self, count: int) -> Iterable[int]:
+        """The epochs up to `count` that are not over: ``for epoch in accelerator.epochs(3)``."""
+        return range(count) if session_or_none() is None else self._loader.prepared.epochs(count)
+
+    # ---- what is prepared ----
+
+    def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
+        if session_or_none() is None or evaluation_mode or not any(each.requires_grad for each in model.parameters()):
+            return super().prepare_model(model, device_placement, evaluation_mode)
+        prepared = PreparedModel(super().prepare_model(model, device_placement, evaluation_mode=True))
+        self._models[-1] = prepared
+        return prepared
+
+    def prepare_data_loader(self, data_loader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+        if session_or_none() is None or isinstance(data_loader, TrainingLoader | EvaluationLoader):
+            return super().prepare_data_loader(data_loader, *args, **kwargs)
+        if self._training is None:
+            self._training = TrainingLoader(data_loader, self)
+            self._dataloaders.append(self._training)
+            return self._training
+        share = functools.partial(super().prepare_data_loader, data_loader, *args, **kwargs)
+        return EvaluationLoader(data_loader, share, self)
+
+    def prepare_scheduler(self, scheduler: LRScheduler) -> Any:
+        prepared = super().prepare_scheduler(scheduler)
+        if session_or_none() is not None:
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise KeepstepError("Accelerator: ReduceLROnPlateau moves outside of the commit; take another schedule")
+            prepared.__class__ = TrainingScheduler
+        return prepared
+
+    def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().unwrap_model(model.module if isinstance(model, PreparedModel) else model, *args, **kwargs)
+
+    # ---- an entry ----
+
+    @property
+    def _loader(self) -> TrainingLoader:
+        if self._training is None:
+            raise KeepstepError("Accelerator: no DataLoader is prepared; pass the training data's to prepare()")
+        return self._training
+
+    def _enter(self, run: Run) -> None:
+        models = [each for each in self._models if isinstance(each, PreparedModel)]
+        protected = {f"model{number or ''}": each.module for number, each in enumerate(models)}
+        for name, prepared in (("optimizer", self._optimizers), ("scheduler", self._schedulers)):
+            protected |= {f"{name}{number or ''}": _inner(getattr(each, name)) for number, each in enumerate(prepared)}
+        run.setup(lambda: keepstep.State(**protected))
+        options = {} if self.ddp_handler is None else self.ddp_handler.to_kwargs()
+        for each in models:
+            each.replica = run.ddp(each.module, **options)
+        process_state.enter(run)
+        self.step = 0
+        prepared_loader = self._loader.enter(run)
+        optimizers = [_inner(each.optimizer) for each in self._optimizers]
+        updates = Updates(prepared_loader, optimizers, self._schedulers, [], None, waits_for_scaler=False)
+        for each in self._optimizers:
+            each.optimizer = PreparedOptimizer(_inner(each.optimizer), updates)
+
+    def _leave(self) -> None:
+        """What was prepared for this entry goes with it."""
+        for each in self._optimizers:
+            each.optimizer = _inner(each.optimizer)
+
+    def _require_recoverable(self) -> None:
+        wrong = {
+            "FSDP": self.distributed_type == DistributedType.FSDP,
+            "DeepSpeed": self.distributed_type == DistributedType.DEEPSPEED,
+            "Megatron-LM": self.distributed_type == DistributedType.MEGATRON_LM,
+            "parallelism_config": self.parallelism_config is not None,
+            "mixed_precision='fp16' (take 'bf16')": self.scaler is not None,
+            "split_batches": self.split_batches,
+            "dispatch_batches": self.dispatch_batches,
+            "step_scheduler_with_optimizer=False": not self.step_scheduler_with_optimizer,
+        }
+        if found := [name for name, on in wrong.items() if on]:
+            raise KeepstepError(f"Accelerator: this version cannot recover {', '.join(found)}; leave it out")
+
+
+def _inner(item: Any) -> Any:
+    return item._optimizer if isinstance(item, PreparedOptimizer) else item

@@ -1,0 +1,101 @@
+"""Training loops of other libraries, made recoverable: ranks are killed in each phase of a step, and in what the library
+does between two steps.
+
+What callbacks are told, what is logged, and the final weights equal those of an undisturbed job; no survivor dies.
+"""
+
+import json
+from collections import Counter
+
+import pytest
+from killer import SCRIPTS
+
+from harness import PHASES, finish, json_lines, start
+
+pytestmark = pytest.mark.long
+
+WORLD = 4
+KILL_AT = 9
+TIMES = ("t", "mono", "committed_mono")
+# What ranks are killed in, with its number, and what rank 0 is told of in all.
+LIBRARIES = {
+    "hf_recoverable": (  # 3 steps in an epoch; evaluated after each 4th, saved after each 6th
+        14,
+        ["on_step_begin:12", "on_optimizer_step:11", "on_step_end:12", "on_log:12", "on_prediction_step:12",
+         "on_evaluate:12", "on_save:12", "on_epoch_end:12"],
+        {"step": 14, "log": 14 + 4 + 1, "evaluate": 4, "save": 3, "epoch": 5},
+    ),
+    "accelerate_loop": (9, ["evaluate:1", "evaluate:2"], {"evaluated": 3}),
+}  # fmt: skip
+BEHIND = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
+
+
+def run_library(library, folder, *arguments, spares=1, inject=()):
+    options = [part for text in inject for part in ("--inject", text)]
+    process, command = start(
+        folder, SCRIPTS / f"{library}.py", "--out", folder, "--until", LIBRARIES[library][0], *arguments, world=WORLD,
+        spares=spares, options=options,
+    )  # fmt: skip
+    return finish(folder, process, command)
+
+
+def without_times(line):
+    return {
+        key: value
+        for key, value in line.items()
+        if key not in TIMES and not key.startswith("data_waits") and "runtime" not in key and "per_second" not in key
+    }
+
+
+def left_by(job):
+    """What has to be the same, whatever happened."""
+    assert job.exit_code == 0, job.explain()
+    losses = job.folder / "losses.json"
+    return {
+        "logged": [without_times(line) for line in job.metrics],
+        "told": json_lines(job.folder / "told.jsonl"),
+        "history": [without_times(entry) for entry in json.loads(losses.read_text())] if losses.exists() else [],
+        "final": [json.loads((job.folder / f"final.{rank}").read_text()) for rank in range(WORLD)],
+        "saved": sorted(path.name for path in job.folder.glob("checkpoints/*")),
+    }
+
+
+def assert_only_this_rank_has_another_process(job, rank):
+    first, *_, last = [line["workers"] for line in job.events("generation_prepared")]
+    assert [before == after for before, after in zip(first, last, strict=True)] == [r != rank for r in range(WORLD)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    known = {}
+
+    def get(library):
+        if library not in known:
+            left = left_by(run_library(library, tmp_path_factory.mktemp(library), spares=0))
+            steps, _, told = LIBRARIES[library]
+            assert [line["step"] for line in left["logged"]] == list(range(1, steps + 1))
+            assert Counter(line["event"] for line in left["told"]) == told
+            known[library] = left
+        return known[library]
+
+    return get
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("rank", range(WORLD))
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path, library, rank, phase):
+    step = min(KILL_AT, LIBRARIES[library][0] - (phase == "between"))
+    job = run_library(library, tmp_path, inject=[f"kill:rank={rank},step={step},phase={phase}"])
+    assert left_by(job) == undisturbed(library), job.explain()
+    assert_only_this_rank_has_another_process(job, rank)
+
+
+@pytest.mark.parametrize(("library", "event"), BEHIND)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, library, rank, event):
+    """What was evaluated, logged and saved by then is not told again; what was interrupted is done again."""
+    job = run_library(library, tmp_path, "--die", f"{rank}:{event}")
+    assert (tmp_path / "died").exists(), job.explain()
+    assert left_by(job) == undisturbed(library), job.explain()
+    assert_only_this_rank_has_another_process(job, rank)
