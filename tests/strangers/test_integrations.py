@@ -1,5 +1,4 @@
-"""Training loops of other libraries, made recoverable: ranks are killed in each phase of a step, and in what the library
-does between two steps.
+"""Training loops of other libraries: ranks are killed in each phase of a step, and in what is done between two steps.
 
 What callbacks are told, what is logged, and the final weights equal those of an undisturbed job; no survivor dies.
 """

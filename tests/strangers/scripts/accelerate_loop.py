@@ -72,10 +72,10 @@ def training_function(chosen):
             for batch in eval_dataloader:
                 with torch.no_grad():
                     predictions = model(**batch).logits.argmax(dim=-1)
+                mine.may_die(chosen, "evaluate", epoch)
                 predictions, references = accelerator.gather_for_metrics((predictions, batch["labels"]))
                 right += int((predictions == references).sum())
                 seen += len(references)
-            mine.may_die(chosen, "evaluate", epoch)
             if accelerator.is_main_process:
                 with open(told, "a") as out:
                     out.write(json.dumps({"event": "evaluated", "epoch": epoch, "right": right, "seen": seen}) + "\n")

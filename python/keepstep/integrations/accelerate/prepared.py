@@ -111,8 +111,9 @@ class TrainingLoader(_Loader):
 
     def __iter__(self) -> Iterator[Any]:
         gradients = self._accelerator.gradient_state
-        batches = iter(self.prepared)
-        coming = len(self.prepared)
+        prepared = self.prepared
+        batches = iter(prepared)
+        coming = len(prepared)
         self.end_of_dataloader = False
         gradients._add_dataloader(self)
         try:
@@ -122,7 +123,8 @@ class TrainingLoader(_Loader):
                     self.end_of_dataloader = coming == 0
                     yield send_to_device(batch, self._accelerator.device)
         finally:
-            gradients._remove_dataloader(self)
+            if prepared is self._now:  # a fault may keep an old entry's loop until a new one has begun
+                gradients._remove_dataloader(self)
 
 
 class EvaluationLoader(_Loader):

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState, DistributedType, PartialState
+from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
 
 from keepstep._session import Session, session_or_none
 from keepstep.torch.runtime.run import Run
@@ -32,6 +32,9 @@ def enter(run: Run) -> None:
     for state in (PartialState._shared_state, AcceleratorState._shared_state):
         if state:
             state.update(now)
+    gradients = GradientState()
+    gradients.dataloader_references = [None]  # of loops that a fault interrupted
+    gradients._set_sync_gradients(True)
 
 
 def _place(session: Session) -> dict[str, Any]:

@@ -184,6 +184,7 @@ class PreparedLoader:
         epoch, self._coming = self._coming, self._coming + 1
         self._counted = None
         self._iteration += 1
+        self._remaining = self._rounds(self._begin_of(epoch), self._end_of(epoch))
         return self._batches(epoch, self._iteration)
 
     def _batches(self, epoch: int, iteration: int) -> Iterator[Any]:
