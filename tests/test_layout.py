@@ -97,7 +97,7 @@ MAY_IMPORT = {
     "state": {"tensors"},
     "integrity": {"tensors", "data_parallel", "state"},
     "sharded": {"tensors", "state"},
-    "checkpoint": {"tensors", "state", "integrity", "sharded"},
+    "checkpoint": {"tensors", "state", "sharded"},
     "recovery": {"tensors", "distributed", "state", "integrity", "sharded"},
     "data": {"distributed"},
     "step": {"reduction", "data_parallel", "state", "recovery", "data"},

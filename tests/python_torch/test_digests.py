@@ -8,8 +8,9 @@ import torch
 from keepstep._errors import KeepstepError
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.integrity import digests
-from keepstep.torch.integrity.digests import Digests, digest, on_device
+from keepstep.torch.integrity.digests import Digests
 from keepstep.torch.state.registry import Registry
+from keepstep.torch.tensors.digest import digest, on_device
 
 
 class Heard:

@@ -16,7 +16,7 @@ def step(number=1, gradient=1.0, loss=0.5, **protected):
     registry.add("model", model)
     for name, item in protected.items():
         registry.add(name, item)
-    return SimpleNamespace(number=number, loss=loss, run=SimpleNamespace(_registry=registry))
+    return SimpleNamespace(number=number, loss=loss, has_loss=True, run=SimpleNamespace(_registry=registry))
 
 
 def test_what_is_finite_is_not_vetoed_and_what_is_not_is_named():

@@ -142,8 +142,10 @@ class CheckpointManager:
         # Buffers that the update changes were saved like parameters; a fresh capsule does not know of them yet.
         tensors = list(self._registry.flatten().tensors)
         where_of = states.paths(self._registry, tensors)
-        capsule.release([name for name in tensors if ".".join(where_of[name]) in metadata.state_dict_metadata])
-        flat = self._registry.flatten(capsule.ids)
+        saved = [name for name in tensors if ".".join(where_of[name]) in metadata.state_dict_metadata]
+        capsule.release(saved)
+        self._registry.frozen.adopt(saved)  # another run trained them, or this one did before it was frozen
+        flat = self._registry.flatten_sent(capsule.ids)
         state = states.live_state(self._registry, flat)
         kept = states.saved_capsule(metadata, given.rank)
         if kept is not None and not capsule.empty:
@@ -190,7 +192,7 @@ class CheckpointManager:
             return
         given = self._given()
         fsdp.reshard(self._registry.modules())
-        flat = self._registry.flatten(capsule_ids)
+        flat = self._registry.flatten_sent(capsule_ids)
         # Here and not in the thread: FSDP2 puts other parameters into the modules while it computes.
         where = states.paths(self._registry, list(flat.tensors))
         compared = not self._sharded() or all(saver.compared for saver in savers)

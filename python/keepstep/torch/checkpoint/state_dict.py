@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
-from keepstep.torch.integrity.digests import digest
 from keepstep.torch.state import carried
 from keepstep.torch.state.registry import Flat, Registry, empty_slot, parameters_of, state_of, updated_here
+from keepstep.torch.tensors.digest import digest
 from keepstep.torch.tensors.dtensor import offsets
 
 VALUES = "keepstep.values"

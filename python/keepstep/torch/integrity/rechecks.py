@@ -49,6 +49,7 @@ class Rechecks:
         self._looks += 1
         self._check_built(step)
         self._registry.check_carried()
+        self._registry.frozen.recheck(step, self._registry.updated(), may_adopt=step <= FIRST_COMMITS)
         ended = time.monotonic()
         self._next = ended + _SHARE * (ended - began)
 

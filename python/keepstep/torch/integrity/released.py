@@ -15,9 +15,9 @@ import torch
 
 from keepstep._errors import KeepstepError
 from keepstep._session import Session
-from keepstep.torch.integrity.digests import digest
 from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Slot, buffer_in
+from keepstep.torch.tensors.digest import digest
 
 _SHOWN = 3
 

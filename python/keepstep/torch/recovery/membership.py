@@ -56,7 +56,7 @@ def join(
     elif fill is Fill.PARTS:
         shards.fill_of_parts(texts, version, capsule)
     elif gives:
-        flat = registry.flatten(capsule.ids)
+        flat = registry.flatten_sent(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         cuda.synchronize()  # the engine reads beside torch's streams
         engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
@@ -106,7 +106,9 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[tor
     """Fills the registry. Returns what other newcomers of this node may read until `stop_publishing`."""
     engine = session.engine
     manifest = json.loads(engine.pull_manifest())
-    capsule.release([name for name, _, _ in manifest["tensors"]])
+    names = [name for name, _, _ in manifest["tensors"]]
+    capsule.release(names)
+    registry.frozen.adopt(names)
     tensors = registry.prepare(manifest["tensors"], manifest["values"], capsule.ids)
     targets = list(tensors.values())
     # A tensor that is not dense receives its bytes in a stand-in.

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.state import carried
+from keepstep.torch.state.frozen import FROZEN, Frozen
 from keepstep.torch.tensors import cuda, dtensor
 
 Slot = tuple[dict[str, torch.Tensor | None], str]  # a module's buffers, and a name among them
@@ -70,6 +71,7 @@ class Registry:
         self._optimizers: list[Optimizer] = []
         self._parameters: list[torch.Tensor] = []  # of modules and optimizers, each once
         self.beside: Beside | None = None
+        self.frozen = Frozen()
         self._none_at_first: dict[str, Slot] = {}  # buffers
         self._held: list[int] | None = None  # ids of what the optimizers held then; None: not listed since a change
 
@@ -96,6 +98,7 @@ class Registry:
         if known is None and isinstance(item, torch.nn.Module):
             slots = ((f"{name}/{path}", slot) for path, slot in buffer_slots(item))
             self._none_at_first.update((path, slot) for path, slot in slots if buffer_in(slot) is None)
+            self.frozen.add(name, item)
         self.objects[name] = item
         self._held = None
 
@@ -104,6 +107,7 @@ class Registry:
         self.objects.clear()
         self.reserved.clear()
         self._none_at_first.clear()
+        self.frozen.clear()
         self._optimizers = []
         self._parameters = []
         self._held = None
@@ -177,6 +181,23 @@ class Registry:
                 self._flatten_other(name, item, flat)
         self._flatten_beside(flat)
         return flat
+
+    def flatten_sent(self, capsule_buffers: set[int]) -> Flat:
+        """What a peer, or a checkpoint, must have: without frozen parameters, but with their digests."""
+        flat = self.flatten(capsule_buffers)
+        if names := self.frozen_names():
+            for name in names:
+                del flat.tensors[name]
+            flat.values[FROZEN] = self.frozen.digests(names)
+        return flat
+
+    def frozen_names(self) -> set[str]:
+        """Parameters that every process builds, and no update changes."""
+        return self.frozen.names(self.updated())
+
+    def updated(self) -> set[int]:
+        """Ids of the parameters that protected optimizers have."""
+        return {id(parameter) for optimizer in self.optimizers() for parameter in parameters_of(optimizer)}
 
     def flatten_rest(self) -> Flat:
         """The part of `flatten` that belongs neither to a module nor to an optimizer's state."""
@@ -276,7 +297,7 @@ class Registry:
             if describe(here) != theirs:
                 raise KeepstepError(_mismatch(name, describe(here), theirs))
             wanted[name] = here
-        for name in mine.keys() - wanted.keys():
+        for name in mine.keys() - wanted.keys() - values.get(FROZEN, {}).keys():
             if name not in values and not self._replaceable(name, mine[name], name in flat.values):
                 raise KeepstepError(_mismatch(name, describe(mine[name]), "nothing of that name"))
         return wanted
@@ -362,6 +383,7 @@ class Registry:
         """Loads a peer's small values, and gives stateful objects their state_dict back."""
         if self.beside is not None:
             self.beside.load(values.get(BESIDE, {}))
+        self.frozen.require_same(values.get(FROZEN, {}))
         for name, item in self.objects.items():
             prefix = f"{name}/"
             mine = {path: value for path, value in values.items() if path.startswith(prefix)}

@@ -1,0 +1,102 @@
+"""Parameters that nothing updates: the base of a model whose adapters are trained.
+
+Every process builds them, so they need not be sent, copied or saved. What is compared instead is a digest of each.
+
+A module that is frozen as a whole does not count: averaged weights and target networks look like that, and change. In
+a module that is trained in part, a parameter is frozen if it needs no gradient, no protected optimizer has it, and it
+is as it was when it was registered. One that changes later is protected like any other from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from keepstep import _engine
+from keepstep._errors import KeepstepError
+from keepstep.torch.tensors import dtensor
+from keepstep.torch.tensors.digest import digest
+from keepstep.torch.tensors.memory import dense, piece
+
+FROZEN = "/frozen"  # their digests among the values that a peer, or a checkpoint, has
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A parameter when it was registered. `here`: a digest that only this device can repeat."""
+
+    parameter: torch.Tensor
+    version: int
+    address: int
+    digest: str
+    here: int
+
+    def unchanged(self) -> bool:
+        return self.parameter._version == self.version and self.parameter.data_ptr() == self.address
+
+
+class Frozen:
+    """The frozen parameters of one worker, by their names in the registry."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def add(self, name: str, module: torch.nn.Module) -> None:
+        """`module` is registered under `name`."""
+        parameters = dict(module.named_parameters())
+        if not any(each.requires_grad for each in parameters.values()):
+            return
+        for key, each in parameters.items():
+            if not each.requires_grad and not dtensor.is_dtensor(each) and each.numel() > 0:
+                self._seen[f"{name}/{key}"] = _seen(each)
+
+    def clear(self) -> None:
+        self._seen.clear()
+
+    def names(self, updated: Container[int]) -> set[str]:
+        """Those that are frozen now. `updated`: ids of the parameters that optimizers have."""
+        return {name for name, seen in self._seen.items() if id(seen.parameter) not in updated and seen.unchanged()}
+
+    def adopt(self, names: Iterable[str]) -> None:
+        """A peer sends these: they have changed there."""
+        for name in names:
+            self._seen.pop(name, None)
+
+    def digests(self, names: Container[str]) -> dict[str, str]:
+        """What `require_same` compares in another process."""
+        return {name: seen.digest for name, seen in self._seen.items() if name in names}
+
+    def require_same(self, digests: Mapping[str, str]) -> None:
+        """Raises KeepstepError if a parameter that is frozen there has other values here."""
+        differ = [name for name, each in digests.items() if name in self._seen and self._seen[name].digest != each]
+        if differ:
+            more = f" and {len(differ) - 1} more" if len(differ) > 1 else ""
+            raise KeepstepError(
+                f"state: the frozen parameter '{differ[0]}'{more} has other values here than on its peer, or in the "
+                "checkpoint. No optimizer has it and it needs no gradient, so keepstep neither sends nor saves it: the "
+                "function that run.setup calls must give it the same values in every process. Load it from one file, "
+                "or seed what draws it"
+            )
+
+    def recheck(self, step: int, updated: Container[int], may_adopt: bool) -> None:
+        """Computes the digests again: ``parameter.data`` may have been written to, which leaves no other trace.
+
+        With `may_adopt`, what changed is protected from now on. Else it raises a KeepstepError: a process that was
+        replaced since has the old values.
+        """
+        names = self.names(updated)
+        changed = [name for name in names if digest([self._seen[name].parameter.data]) != self._seen[name].here]
+        if changed and not may_adopt:
+            raise KeepstepError(
+                f"state: the frozen parameter '{min(changed)}' was changed through .data by step {step}, which was not "
+                "so in the first steps. Change it in place under torch.no_grad(), so that it is protected from then on"
+            )
+        self.adopt(changed)
+
+
+def _seen(parameter: torch.Tensor) -> _Seen:
+    whole = dense(parameter.detach()).cpu()
+    value = f"{_engine.digest(*piece(whole)) % 2**64:016x}"
+    return _Seen(parameter, parameter._version, parameter.data_ptr(), value, digest([parameter.data]))

@@ -1,0 +1,61 @@
+"""A frozen base is built by every process: recovery and checkpoints carry only what is trained."""
+
+import re
+
+import pytest
+
+from harness import JOBS, finish, start
+
+TRAINED = 2 * 512 * 4 * 3  # two adapters, and two moments of each
+AVERAGE = 512 * 4
+SMALL = 4096  # step counters, and the like
+KILLS = ["kill:rank=1,step=4,phase=backward", "kill:rank=0,step=9,phase=update"]
+
+
+def run_adapted(folder, *words, inject=()):
+    injected = [part for text in inject for part in ("--inject", text)]
+    process, command = start(
+        folder, JOBS / "adapted.py", "--out", folder, *words, spares=1 if inject else 0, options=injected
+    )  # fmt: skip
+    return finish(folder, process, command)
+
+
+def bits(job):
+    return [(line["step"], line["bits"]) for line in job.metrics]
+
+
+def finals(job):
+    return {note["rank"]: note["final"] for note in job.notes if "final" in note}
+
+
+@pytest.mark.parametrize("base", ["kept", "averaged", "averaged through data"])
+def test_a_replacement_gets_only_what_is_trained_and_the_bits_are_the_same(tmp_path, base):
+    """Also an average inside the model, which needs no gradient and yet changes."""
+    reference = run_adapted(tmp_path / "undisturbed", "--base", base)
+    job = run_adapted(tmp_path / "killed", "--base", base, inject=KILLS)
+    assert (job.exit_code, reference.exit_code) == (0, 0), job.explain()
+    assert bits(job) == bits(reference) and len(bits(job)) == 12, job.explain()
+    assert finals(job) == finals(reference), job.explain()
+    sent = [line["bytes"] for line in job.events("hydrated") if line["bytes"]]
+    least = TRAINED + (0 if base == "kept" else AVERAGE)
+    assert len(sent) == 2 and all(least <= size < least + SMALL for size in sent), (sent, job.explain())
+
+
+def test_a_base_that_differs_between_ranks_is_named(tmp_path):
+    job = run_adapted(tmp_path, "--base", "differs")
+    assert job.exit_code == 1, job.explain()
+    assert re.search(r"the frozen parameter 'model/base.weight' has other values here", job.output), job.explain()
+
+
+def test_a_checkpoint_has_the_adapters_and_knows_its_base(tmp_path):
+    reference = run_adapted(tmp_path / "undisturbed")
+    saves = tmp_path / "saves"
+    first = run_adapted(tmp_path / "first", "--saves", saves, "--until", 8)
+    second = run_adapted(tmp_path / "second", "--saves", saves)
+    assert (first.exit_code, second.exit_code) == (0, 0), f"{first.explain()}{second.explain()}"
+    assert bits(first) + bits(second) == bits(reference), second.explain()
+    assert finals(second) == finals(reference)
+    largest = max(path.stat().st_size for path in saves.rglob("*") if path.is_file())
+    assert largest < 512 * 512 * 4 / 10, "the base was saved"
+    other = run_adapted(tmp_path / "other", "--saves", saves, "--until", 16, "--base", "differs")
+    assert other.exit_code == 1 and "or in the checkpoint" in other.output, other.explain()

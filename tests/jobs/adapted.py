@@ -1,0 +1,71 @@
+"""Adapters on a frozen base that is much larger: what is sent, copied and saved, and how the base may be wrong."""
+
+import argparse
+import json
+import os
+import struct
+
+import torch
+
+import keepstep
+from common import digest
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", required=True)
+parser.add_argument("--until", type=int, default=12)
+parser.add_argument("--saves")
+parser.add_argument("--base", choices=["kept", "differs", "averaged", "averaged through data"], default="kept")
+args = parser.parse_args()
+log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.randn(512, generator=torch.Generator().manual_seed(index))
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self, width=512, rank=1):
+        super().__init__()
+        self.base = torch.nn.Linear(width, width, bias=False).requires_grad_(False)
+        self.down = torch.nn.Linear(width, rank, bias=False)
+        self.up = torch.nn.Linear(rank, width, bias=False)
+        self.average = torch.nn.Linear(width, rank, bias=False).requires_grad_(False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x) + 0.1 * self.average(x))
+
+    def follow(self):
+        """The average comes nearer to what is trained, as part of the update."""
+        if args.base == "averaged":
+            with torch.no_grad():
+                self.average.weight.lerp_(self.down.weight, 0.5)
+        elif args.base == "averaged through data":
+            self.average.weight.data.lerp_(self.down.weight.data, 0.5)
+
+
+def build():
+    model = Adapted()
+    if args.base == "differs":
+        model.base.weight.data += os.getpid() % 1000 + 1
+    return keepstep.State(model=model, optimizer=torch.optim.AdamW([*model.down.parameters(), *model.up.parameters()]))
+
+
+@keepstep.recoverable
+def train(run):
+    state = run.setup(build)
+    if args.saves:
+        run.checkpoint(keepstep.Destination(args.saves, every_steps=4))
+    model = run.ddp(state.model)
+    for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=args.until):
+        for x in step:
+            step.backward(model(x).square().mean())
+        step.commit(state.optimizer.step, state.model.follow)
+        step.log(bits=struct.pack("<d", step.loss).hex())
+    log.write(json.dumps({"rank": run.rank, "final": digest(state.model.parameters()), "version": run.version}) + "\n")
+
+
+train()
