@@ -29,11 +29,12 @@ LIBRARIES = {
 BEHIND = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
 
 
-def run_library(library, folder, *arguments, spares=1, inject=()):
+def run_library(library, folder, *arguments, spares=1, inject=(), until=None):
     options = [part for text in inject for part in ("--inject", text)]
+    until = LIBRARIES[library][0] if until is None else until
     process, command = start(
-        folder, SCRIPTS / f"{library}.py", "--out", folder, "--until", LIBRARIES[library][0], *arguments, world=WORLD,
-        spares=spares, options=options,
+        folder, SCRIPTS / f"{library}.py", "--out", folder, "--until", until, *arguments, world=WORLD, spares=spares,
+        options=options,
     )  # fmt: skip
     return finish(folder, process, command)
 
@@ -98,3 +99,37 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
     assert (tmp_path / "died").exists(), job.explain()
     assert left_by(job) == undisturbed(library), job.explain()
     assert_only_this_rank_has_another_process(job, rank)
+
+
+TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vote"]
+
+
+def test_a_trainer_that_stops_early_loads_its_best_model(tmp_path):
+    words = ["--case", "stops early"]
+    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+    steps = [line["step"] for line in reference["logged"]]
+    assert 6 <= steps[-1] < LIBRARIES["hf_recoverable"][0], "it stops early"
+    job = run_library("hf_recoverable", tmp_path / "killed", *words, inject=TWICE)
+    assert left_by(job) == reference, job.explain()
+
+
+def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path):
+    words = ["--case", "resumes"]
+    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+    saves = ["--saves", tmp_path / "saves"]
+    first = left_by(run_library("hf_recoverable", tmp_path / "first", *words, *saves, spares=0, until=6))
+    second = run_library("hf_recoverable", tmp_path / "second", *words, *saves, inject=TWICE)
+    left = left_by(second)
+    losses = [[line["loss"] for line in each["told"] if "loss" in line and line["event"] == "log"]
+              for each in (first, left, reference)]  # fmt: skip
+    assert losses[0] + losses[1] == losses[2], second.explain()
+    assert left["final"] == reference["final"], second.explain()
+
+
+def test_a_trainer_of_adapters_sends_only_these(tmp_path):
+    words = ["--case", "lora"]
+    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+    job = run_library("hf_recoverable", tmp_path / "killed", *words, inject=TWICE)
+    assert left_by(job) == reference, job.explain()
+    sent = [line["bytes"] for line in job.events("hydrated") if line["bytes"]]
+    assert len(sent) == 2 and max(sent) < 40_000, sent  # 2 layers x 2 projections x 2 x 64 x 4 bytes, three times

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import mine
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from keepstep.integrations.transformers import recoverable
 
@@ -62,6 +71,18 @@ class Told(TrainerCallback):
         self.tell("epoch", state)
 
 
+# What `--case` adds to the arguments of the Trainer.
+CASES = {
+    "plain": {},
+    "lora": {},
+    "resumes": {"lr_scheduler_type": "constant"},  # follows from no last step
+    "stops early": {
+        "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss",
+        "learning_rate": 0.3,
+    },
+}  # fmt: skip
+
+
 def main(chosen):
     set_seed(7)
     model = LlamaForCausalLM(
@@ -70,20 +91,25 @@ def main(chosen):
             num_key_value_heads=2, max_position_embeddings=64, attention_dropout=0.1,
         )
     )  # fmt: skip
-    folder = Path(chosen.out) / "checkpoints"
+    if chosen.case == "lora":
+        model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    arguments = {
+        "max_steps": chosen.until, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "logging_steps": 1,
+        "gradient_accumulation_steps": 2, "save_steps": 6, "eval_strategy": "steps", "eval_steps": 4, "seed": 7,
+        "save_total_limit": 2, "report_to": [], "use_cpu": True, "disable_tqdm": True,
+    }  # fmt: skip
+    folder = Path(chosen.saves or chosen.out) / "checkpoints"
     trainer = Trainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=str(folder), max_steps=chosen.until, per_device_train_batch_size=4, learning_rate=1e-3,
-            gradient_accumulation_steps=2, logging_steps=1, save_steps=6, eval_strategy="steps", eval_steps=4,
-            save_total_limit=2, report_to=[], use_cpu=True, disable_tqdm=True, seed=7,
-        ),
+        args=TrainingArguments(output_dir=str(folder), **(arguments | CASES[chosen.case])),
         train_dataset=Text(),
         eval_dataset=Text(16),
         callbacks=[Dies(chosen), Told(chosen.out)],
-    )  # fmt: skip
+    )
+    if chosen.case == "stops early":
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2))
     trainer = recoverable(trainer)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=bool(chosen.saves) and any(folder.glob("checkpoint-*")))
     if trainer.is_world_process_zero():
         (Path(chosen.out) / "losses.json").write_text(json.dumps(trainer.state.log_history))
     mine.leave(chosen.out, os.environ["RANK"], model=model.state_dict())

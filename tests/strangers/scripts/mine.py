@@ -20,6 +20,8 @@ def options():
         "--as-first-written", action="store_true", help="the script before keepstep said what to change"
     )
     parser.add_argument("--die", default="", metavar="RANK:EVENT:NUMBER", help="is killed there, once in the job")
+    parser.add_argument("--case", default="plain", help="of a script that has several")
+    parser.add_argument("--saves", help="folder of checkpoints that another job may have left")
     return parser.parse_args()
 
 

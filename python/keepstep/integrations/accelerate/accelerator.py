@@ -46,6 +46,7 @@ class Accelerator(accelerate.Accelerator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._training: TrainingLoader | None = None
+        self._run: Run | None = None  # while the training function runs
         if session_or_none() is not None:
             self._require_recoverable()
 
@@ -99,6 +100,25 @@ class Accelerator(accelerate.Accelerator):
     def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         return super().unwrap_model(model.module if isinstance(model, PreparedModel) else model, *args, **kwargs)
 
+    # ---- collectives: one that a fault cut short returns zeros ----
+
+    def gather(self, *args: Any, **kwargs: Any) -> Any:
+        return self._whole(super().gather(*args, **kwargs))
+
+    def gather_for_metrics(self, *args: Any, **kwargs: Any) -> Any:
+        return self._whole(super().gather_for_metrics(*args, **kwargs))
+
+    def reduce(self, *args: Any, **kwargs: Any) -> Any:
+        return self._whole(super().reduce(*args, **kwargs))
+
+    def wait_for_everyone(self) -> None:
+        self._whole(super().wait_for_everyone())
+
+    def _whole(self, result: Any) -> Any:
+        if self._run is not None:
+            self._run._check_interrupted()
+        return result
+
     # ---- an entry ----
 
     @property
@@ -112,6 +132,7 @@ class Accelerator(accelerate.Accelerator):
         protected = {f"model{number or ''}": each.module for number, each in enumerate(models)}
         for name, prepared in (("optimizer", self._optimizers), ("scheduler", self._schedulers)):
             protected |= {f"{name}{number or ''}": _inner(getattr(each, name)) for number, each in enumerate(prepared)}
+        self._run = run
         run.setup(lambda: keepstep.State(**protected))
         options = {} if self.ddp_handler is None else self.ddp_handler.to_kwargs()
         for each in models:
@@ -126,6 +147,7 @@ class Accelerator(accelerate.Accelerator):
 
     def _leave(self) -> None:
         """What was prepared for this entry goes with it."""
+        self._run = None
         for each in self._optimizers:
             each.optimizer = _inner(each.optimizer)
 

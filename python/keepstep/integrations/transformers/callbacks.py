@@ -29,15 +29,19 @@ class OnceHandler(CallbackHandler):
     told: Told
     _nth: Counter[str]  # of this entry
     _mark: Callable[[], None] | None
+    _check: Callable[[], None]
 
-    def enter(self, told: Told, mark: Callable[[], None] | None) -> None:
+    def enter(self, told: Told, mark: Callable[[], None] | None, check: Callable[[], None]) -> None:
         """The training function is entered: events come again. `told`: by the process that had this rank before.
-        `mark` is called when `told` has grown, and what follows may take long. Without it, a spare rehearses."""
+        `mark` is called when `told` has grown, and what follows may take long. Without it, a spare rehearses. `check`
+        raises if the generation ended: collectives before an event were then cut short, and what it tells is wrong."""
         self._nth = Counter()
         self._mark = mark
+        self._check = check
         self.told = told | self.told
 
     def call_event(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self._check()
         if self._mark is None:
             return self._repeat(dict.fromkeys(_LONG, False), event, args, state, control, **kwargs)
         key = event if event == _OF_PROCESS else f"{event}/{state.global_step}"

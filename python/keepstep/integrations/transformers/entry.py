@@ -54,7 +54,9 @@ class Entry:
         self.replaying = False
         mark = self._marked()
         self._callbacks = once(trainer.callback_handler)
-        self._callbacks.enter(mark["told"], None if run.rehearsing else lambda: self._mark(ended=False))
+        self._callbacks.enter(
+            mark["told"], None if run.rehearsing else lambda: self._mark(ended=False), run._check_interrupted
+        )
         if run.version:
             ended = mark["ended"] and mark["version"] == run.version
             self.replaying = agreement.sum_of_ranks(int(ended)) < run.world_size
@@ -74,6 +76,10 @@ class Entry:
         self._trainer.optimizer = self._state.optimizer
         self._trainer.lr_scheduler = self._state.schedule
 
+    def check(self) -> None:
+        """Raises if the generation ended: collectives were cut short, and what they returned must not be used."""
+        self._run._check_interrupted()
+
     def place(self) -> tuple[int, int]:
         """The epoch that the loop has to begin with, and how many of its batches it has to skip."""
         position = self._run._committed.position
@@ -81,6 +87,7 @@ class Entry:
 
     def log(self, values: dict[str, Any]) -> None:
         """Publishes what the Trainer logs, as far as it is numbers, with the newest step."""
+        self.check()
         step = self.loader._step or CommittedStep(self._run, self._run.version)
         if step.number and not self._run.rehearsing:
             step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})

@@ -141,6 +141,11 @@ class RecoverableTrainer(Trainer):
             return {}  # `eval_on_start`: training began earlier
         return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        if self._entry is not None:
+            self._entry.check()
+        return super()._save_checkpoint(*args, **kwargs)
+
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Random numbers follow from the step."""
         if self._entry is None:
