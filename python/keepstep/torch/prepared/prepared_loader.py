@@ -210,7 +210,7 @@ class PreparedLoader:
                     batch = next(batches)
                 self._taken = first + self._size
                 step.take(self._source.samples(number))
-                self._seed(step)
+                self._seed(first)
                 yield batch
         except GeneratorExit:
             self._leave(epoch, end)
@@ -253,10 +253,9 @@ class PreparedLoader:
     def _new_step(self, number: int) -> LoaderStep:
         return LoaderStep(self, number)
 
-    def _seed(self, step: LoaderStep) -> None:
-        """What the loop draws for this batch follows from the seed, the step, the batch's place in it and the rank."""
-        run = self._run
-        seeds.seed_all(_engine.mix_seed(run.seed, step.number, run.rank, step.batches))
+    def _seed(self, first: int) -> None:
+        """What the loop draws for a batch follows from the seed, the rank, and the round's first batch."""
+        seeds.seed_all(_engine.mix_seed(self._run.seed, first, self._run.rank))
 
     # ---- what is over, for later entries, too ----
 

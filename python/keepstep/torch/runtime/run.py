@@ -415,8 +415,8 @@ class Run:
         batches since the one before, however many. Call it in every entry, after ``run.setup``, instead of
         ``run.steps``; see `PreparedLoader` for epochs.
 
-        Random numbers (torch, random, numpy) are seeded for each batch from (seed, step, rank, its place in the step),
-        and for what the data set draws from (seed, number of the batch).
+        Random numbers (torch, random, numpy) are seeded for each batch from (seed, rank, number of its round), and for
+        what the data set draws from (seed, number of the batch).
 
         Args:
             model: is wrapped by `ddp` unless it is wrapped already, or sharded.
