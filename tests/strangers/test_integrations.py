@@ -133,3 +133,12 @@ def test_a_trainer_of_adapters_sends_only_these(tmp_path):
     assert left_by(job) == reference, job.explain()
     sent = [line["bytes"] for line in job.events("hydrated") if line["bytes"]]
     assert len(sent) == 2 and max(sent) < 40_000, sent  # 2 layers x 2 projections x 2 x 64 x 4 bytes, three times
+
+
+def test_a_trainer_evaluates_after_training_although_a_rank_died_in_between(tmp_path):
+    words = ["--case", "evaluates after"]
+    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+    assert "predicted" in reference["history"][-1]
+    job = run_library("hf_recoverable", tmp_path / "killed", *words, "--die", "2:behind:0")
+    assert (tmp_path / "killed" / "died").exists(), job.explain()
+    assert left_by(job) == reference, job.explain()

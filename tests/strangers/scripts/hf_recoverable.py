@@ -75,6 +75,7 @@ class Told(TrainerCallback):
 CASES = {
     "plain": {},
     "lora": {},
+    "evaluates after": {"eval_strategy": "no"},
     "resumes": {"lr_scheduler_type": "constant"},  # follows from no last step
     "stops early": {
         "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss",
@@ -110,6 +111,11 @@ def main(chosen):
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2))
     trainer = recoverable(trainer)
     trainer.train(resume_from_checkpoint=bool(chosen.saves) and any(folder.glob("checkpoint-*")))
+    if chosen.case == "evaluates after":
+        mine.may_die(chosen, "behind", 0)
+        metrics = trainer.evaluate()
+        predicted = trainer.predict(Text(8)).predictions
+        trainer.state.log_history.append({"evaluated": metrics["eval_loss"], "predicted": float(predicted.sum())})
     if trainer.is_world_process_zero():
         (Path(chosen.out) / "losses.json").write_text(json.dumps(trainer.state.log_history))
     mine.leave(chosen.out, os.environ["RANK"], model=model.state_dict())

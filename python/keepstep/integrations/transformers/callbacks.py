@@ -67,6 +67,10 @@ class OnceHandler(CallbackHandler):
             setattr(control, name, value)
         return control
 
+    def leave(self) -> None:
+        """A plain CallbackHandler from here on."""
+        self.__class__ = CallbackHandler
+
     def forget_before(self, step: int) -> None:
         """Nothing of an earlier step comes again."""
         self.told = {key: value for key, value in self.told.items() if _step_of(key) >= step}

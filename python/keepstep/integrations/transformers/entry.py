@@ -72,7 +72,8 @@ class Entry:
         return step
 
     def leave(self) -> None:
-        """Training is over: the Trainer has its own optimizer and schedule."""
+        """Training is over: the Trainer has its own optimizer, schedule and callbacks."""
+        self._callbacks.leave()
         self._trainer.optimizer = self._state.optimizer
         self._trainer.lr_scheduler = self._state.schedule
 

@@ -7,7 +7,7 @@ its model, data set, optimizer and schedule are built once per process.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -20,12 +20,14 @@ from transformers.trainer_utils import TrainOutput
 import keepstep
 from keepstep import KeepstepError
 from keepstep._session import session_or_none
+from keepstep.integrations.accelerate import process_state
 from keepstep.integrations.transformers.entry import Entry
 from keepstep.integrations.transformers.loader import TrainerLoader
 from keepstep.integrations.transformers.progress import Progress
 from keepstep.torch.runtime.run import Run
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
+R = TypeVar("R")
 _HERE = "the last committed step"  # instead of a checkpoint's path
 
 
@@ -51,6 +53,7 @@ class RecoverableTrainer(Trainer):
 
     lr_scheduler: Any
     _entry: Entry | None = None  # while the training function runs
+    _lacks_training = False  # this process came after training was over
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         if session_or_none() is None:
@@ -61,15 +64,50 @@ class RecoverableTrainer(Trainer):
         @keepstep.recoverable
         def trainers_loop(run: Run) -> list[Any]:
             self._entry = Entry(self, run, run.setup(self._build), self._plain_loader())
+            self._lacks_training = False
             resume = resume_from_checkpoint if run.version == 0 else None
             return list(train(resume, **kwargs))
 
+        self._lacks_training = True
         try:
             return TrainOutput(*trainers_loop())
         finally:
             if self._entry is not None:
                 self._entry.leave()
                 self._entry = None
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        return self._outside_training(super().evaluate, *args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        return self._outside_training(super().predict, *args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        if self._lacks_training:
+            raise KeepstepError(
+                "Trainer.save_model: this process replaced one that died after training, so its model is not trained. "
+                "Save in training (save_strategy, or on_train_end of a callback), or call trainer.evaluate() on all "
+                "ranks first: it brings the weights here"
+            )
+        super().save_model(*args, **kwargs)
+
+    def _outside_training(self, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """`function` on all ranks, which need a process group for it; again, if a fault interrupts it."""
+        if self._entry is not None or session_or_none() is None:
+            return function(*args, **kwargs)
+
+        @keepstep.recoverable(rehearse=False)
+        def outside_training(run: Run) -> Any:
+            run.setup(lambda: keepstep.State(model=self.model))
+            run._init_process_group()
+            run._form("Trainer.evaluate")
+            self._lacks_training = False
+            process_state.enter(run)
+            found = function(*args, **kwargs)
+            run._check_interrupted()
+            return found
+
+        return outside_training()
 
     def _build(self) -> keepstep.State:
         """What is protected; before this process has a rank."""
