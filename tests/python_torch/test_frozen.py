@@ -84,3 +84,15 @@ def test_a_change_through_data_is_found_in_the_first_steps_and_later_ends_the_jo
     model["base"].bias.data.add_(1)
     with pytest.raises(KeepstepError, match=r"'model/base.bias' was changed through .data by step 9"):
         registry.frozen.recheck(9, registry.updated(), may_adopt=False)
+
+
+def test_what_an_earlier_function_trained_is_sent_and_what_was_frozen_there_is_not():
+    """A script that trains a model, then freezes its body: a process that comes later has the body as it was built."""
+    model, _ = adapted()
+    model["base"].requires_grad_(True)
+    registered(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model["base"].requires_grad_(False)
+    adapter = torch.optim.SGD(model["adapter"].parameters(), lr=0.1)
+    assert registered(model, adapter).frozen_names() == set()
+    model, optimizer = adapted()
+    assert registered(model, optimizer).frozen_names() == registered(model, optimizer).frozen_names() == BASE

@@ -4,15 +4,17 @@ Every process builds them, so they need not be sent, copied or saved. What is co
 
 A module that is frozen as a whole does not count: averaged weights and target networks look like that, and change. In
 a module that is trained in part, a parameter is frozen if it needs no gradient, no protected optimizer has it, and it
-is as it was when it was registered. One that changes later is protected like any other from then on.
+is as it was when it was registered. One that changes later is protected like any other from then on. So is one that an
+earlier training function of the script trained: a process that comes later cannot build it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
@@ -21,6 +23,9 @@ from keepstep.torch.tensors.digest import digest
 from keepstep.torch.tensors.memory import dense, piece
 
 FROZEN = "/frozen"  # their digests among the values that a peer, or a checkpoint, has
+
+# Of each parameter that this process has ever registered: its version counter and address, if it was frozen then.
+_registered: MutableMapping[torch.Tensor, tuple[int, int] | None] = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,11 @@ class Frozen:
     def add(self, name: str, module: torch.nn.Module) -> None:
         """`module` is registered under `name`."""
         parameters = dict(module.named_parameters())
-        if not any(each.requires_grad for each in parameters.values()):
-            return
+        in_part = any(each.requires_grad for each in parameters.values())
         for key, each in parameters.items():
-            if not each.requires_grad and not dtensor.is_dtensor(each) and each.numel() > 0:
+            now = (each._version, each.data_ptr())
+            could_be = in_part and not each.requires_grad and not dtensor.is_dtensor(each) and each.numel() > 0
+            if _registered.setdefault(each, now if could_be else None) == now:
                 self._seen[f"{name}/{key}"] = _seen(each)
 
     def clear(self) -> None:
