@@ -80,6 +80,25 @@ class Session:
         answered, _, ok, value = self.store("add", key, b"1", -1, ends_with_generation=False)
         return int(value) if answered and ok else 0
 
+    def through(self, key: str) -> None:
+        """This rank is through with what `key` names. Once all ranks of one generation are, it is over for good."""
+        given = self.need_rank("a section that all ranks end")
+        counted = f"{key}/{given.generation}"
+        if self.count(counted) == given.world_size:
+            self.store("set", key, b"1", ends_with_generation=False)
+            self.store("delete", counted, ends_with_generation=False)
+
+    def not_through(self, key: str) -> None:
+        """What this rank and others said in this generation by `through` is not so."""
+        given = self.need_rank("a section that all ranks end")
+        self.store("delete", f"{key}/{given.generation}", ends_with_generation=False)
+        self.store("delete", key, ends_with_generation=False)
+
+    def is_over(self, key: str) -> bool:
+        """Whether all ranks of one generation were `through` with it, so all that enter again know the same."""
+        _, _, known, _ = self.store("check", key, ends_with_generation=False)
+        return known
+
     # ---- rank ----
 
     @property

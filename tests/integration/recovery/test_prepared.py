@@ -64,12 +64,8 @@ def test_a_plain_loop_loses_nothing(case, tmp_path):
 def test_what_follows_an_epoch_is_done_again_where_it_was_interrupted_and_only_there(tmp_path):
     words = ["--evaluate", "--accumulate", "1", "--samples", "24"]  # the epochs end with a commit
     reference = run_prepared(tmp_path / "undisturbed", *words)
-    process, command = start(
-        tmp_path / "killed", JOBS / "prepared_loop.py", "--out", tmp_path / "killed", *words, "--die-behind", 1,
-        spares=1,
-        options=["--inject", "kill:rank=0,step=14,phase=backward"],
-    )  # fmt: skip
-    job = finish(tmp_path / "killed", process, command)
+    later = ["kill:rank=0,step=14,phase=backward"]
+    job = run_prepared(tmp_path / "killed", *words, "--die-behind", 1, inject=later)
     assert_same(job, reference)
     assert len(job.events("fault_detected")) == 2, job.explain()
     evaluated = [

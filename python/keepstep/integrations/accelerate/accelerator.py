@@ -131,25 +131,25 @@ class Accelerator(accelerate.Accelerator):
         models = [each for each in self._models if isinstance(each, PreparedModel)]
         protected = {f"model{number or ''}": each.module for number, each in enumerate(models)}
         for name, prepared in (("optimizer", self._optimizers), ("scheduler", self._schedulers)):
-            protected |= {f"{name}{number or ''}": _inner(getattr(each, name)) for number, each in enumerate(prepared)}
+            protected |= {f"{name}{number or ''}": getattr(each, name) for number, each in enumerate(prepared)}
         self._run = run
         run.setup(lambda: keepstep.State(**protected))
         options = {} if self.ddp_handler is None else self.ddp_handler.to_kwargs()
         for each in models:
-            each.replica = run.ddp(each.module, **options)
+            each.enter(run.ddp(each.module, **options))
         process_state.enter(run)
         self.step = 0
         prepared_loader = self._loader.enter(run)
-        optimizers = [_inner(each.optimizer) for each in self._optimizers]
+        optimizers = [each.optimizer for each in self._optimizers]
         updates = Updates(prepared_loader, optimizers, self._schedulers, [], None, waits_for_scaler=False)
         for each in self._optimizers:
-            each.optimizer = PreparedOptimizer(_inner(each.optimizer), updates)
+            each.optimizer = PreparedOptimizer(each.optimizer, updates)
 
     def _leave(self) -> None:
         """What was prepared for this entry goes with it."""
         self._run = None
         for each in self._optimizers:
-            each.optimizer = _inner(each.optimizer)
+            each.optimizer = each.optimizer._optimizer
 
     def _require_recoverable(self) -> None:
         wrong = {
@@ -164,7 +164,3 @@ class Accelerator(accelerate.Accelerator):
         }
         if found := [name for name, on in wrong.items() if on]:
             raise KeepstepError(f"Accelerator: this version cannot recover {', '.join(found)}; leave it out")
-
-
-def _inner(item: Any) -> Any:
-    return item._optimizer if isinstance(item, PreparedOptimizer) else item

@@ -28,27 +28,24 @@ class PreparedModel(torch.nn.Module):
         replica: its wrapper in this generation.
     """
 
+    replica: Any
+
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.__dict__["replica"] = None  # not a part of this module
+        self.enter(None)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "replica":
-            self.__dict__["replica"] = value
-        else:
-            super().__setattr__(name, value)
+    def enter(self, replica: torch.nn.Module | None) -> None:
+        """An entry begins, with this replica."""
+        self.__dict__["replica"] = replica  # which is no part of this module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        replica = self.__dict__["replica"]
-        if replica is None or not self.training:
-            return self.module(*args, **kwargs)
-        return replica(*args, **kwargs)
+        computed_by = self.module if self.replica is None or not self.training else self.replica
+        return computed_by(*args, **kwargs)
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """Gradients of this process alone, as of a DistributedDataParallel."""
-        replica = self.__dict__["replica"]
-        context: contextlib.AbstractContextManager[None] = replica.no_sync()
+        context: contextlib.AbstractContextManager[None] = self.replica.no_sync()
         return context
 
 

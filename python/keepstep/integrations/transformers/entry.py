@@ -8,9 +8,9 @@ batches, gradients and update.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from keepstep._state import State
@@ -106,7 +106,7 @@ class Entry:
     def committing(self, loss: float, begin: int) -> None:
         """Runs in the commit of a step, whose mean loss is `loss`, and which began with batch `begin`."""
         trainer = self._trainer
-        if trainer.args.logging_nan_inf_filter and not torch.isfinite(torch.tensor(loss)):
+        if trainer.args.logging_nan_inf_filter and not math.isfinite(loss):
             trainer._tr_loss += trainer._tr_loss / (1 + trainer.state.global_step - trainer._globalstep_last_logged)
         else:
             trainer._tr_loss += loss

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch.state.registry import Registry
-from keepstep.torch.tensors.memory import dense, piece
+from keepstep.torch.tensors.digest import of_bytes
 
 if TYPE_CHECKING:
     from keepstep._session import Session
@@ -92,11 +91,7 @@ class Checks:
 
 def digests(registry: Registry, capsule_ids: set[int]) -> dict[str, int]:
     """XXH3 of each protected tensor."""
-    result = {}
-    for name, tensor in registry.flatten(capsule_ids).tensors.items():
-        held = dense(tensor).cpu()
-        result[name] = _engine.digest(*piece(held))
-    return result
+    return {name: of_bytes(tensor) for name, tensor in registry.flatten(capsule_ids).tensors.items()}
 
 
 def compare(before: dict[str, int], after: dict[str, int], step: int) -> None:

@@ -129,7 +129,7 @@ class PreparedLoader:
                 self._run._session.store("delete", self._over(epoch), ends_with_generation=False)
             yield epoch
             if not self._run.rehearsing:
-                self._count(self._over(epoch))
+                self._run._session.through(self._over(epoch))
 
     def log(self, **values: Any) -> None:
         """Publishes `values` with the step of the newest batch, once per committed step (`Step.log`)."""
@@ -272,7 +272,7 @@ class PreparedLoader:
         self._taken = end
         if not run.rehearsing:
             self._counted = self._left(epoch)
-            self._count(self._counted)
+            run._session.through(self._counted)
 
     def _left(self, epoch: int) -> str:
         """Says in the Store that the loop over `epoch` was left by `break` where it stands."""
@@ -282,20 +282,10 @@ class PreparedLoader:
         """Says in the Store that `epoch` is over, with what follows its batches (`epochs`)."""
         return self._run._session.key(f"over/{epoch}")
 
-    def _count(self, key: str) -> None:
-        """Once all ranks of a generation say so, it holds in later entries."""
-        session = self._run._session
-        through = f"{key}/{self._run.generation}"
-        if session.count(through) == self._run.world_size:
-            session.store("set", key, b"1", ends_with_generation=False)
-            session.store("delete", through, ends_with_generation=False)
-
     def _was_no_break(self) -> None:
         """The loop was left by an exception: what `_leave` said is not so."""
         if self._counted is not None:
-            session = self._run._session
-            session.store("delete", f"{self._counted}/{self._run.generation}", ends_with_generation=False)
-            session.store("delete", self._counted, ends_with_generation=False)
+            self._run._session.not_through(self._counted)
 
     def _was_left(self, epoch: int) -> bool:
         return self._run._committed.position > 0 and self._holds(self._left(epoch))
@@ -308,8 +298,7 @@ class PreparedLoader:
         run = self._run
         if run.rehearsing or run.generation == 1:
             return False
-        _, _, known, _ = run._session.store("check", key, ends_with_generation=False)
-        return known
+        return run._session.is_over(key)
 
     # ---- the commit ----
 

@@ -47,7 +47,7 @@ class Evaluations:
         if step == 0 or self._run.generation == 1:
             return
         for index, (function, every) in enumerate(self._functions):
-            if step % every == 0 and not self._ended(index, step):
+            if step % every == 0 and not self._session.is_over(self._key(index, step)):
                 self._call(index, function, step)
 
     def _call(self, index: int, function: Callable[[CommittedStep], Any], step: int) -> None:
@@ -56,16 +56,7 @@ class Evaluations:
         with self._run._committed.modes_kept():
             function(CommittedStep(self._run, step))
         self.step = 0
-        key = self._key(index, step)
-        # Only when all ranks were through is it over: all that enter again then know the same.
-        through = f"{key}/{self._run.generation}"
-        if self._session.count(through) == self._run.world_size:
-            self._session.store("set", key, b"1", ends_with_generation=False)
-            self._session.store("delete", through, ends_with_generation=False)
-
-    def _ended(self, index: int, step: int) -> bool:
-        _, _, ok, _ = self._session.store("check", self._key(index, step), ends_with_generation=False)
-        return ok
+        self._session.through(self._key(index, step))
 
     def _key(self, index: int, step: int) -> str:
         return self._session.key(f"evaluated/{index}/{step}")

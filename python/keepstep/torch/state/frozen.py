@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch.tensors import dtensor
-from keepstep.torch.tensors.digest import digest
-from keepstep.torch.tensors.memory import dense, piece
+from keepstep.torch.tensors.digest import of_bytes, on_device
 
 FROZEN = "/frozen"  # their digests among the values that a peer, or a checkpoint, has
 
@@ -93,7 +91,7 @@ class Frozen:
         replaced since has the old values.
         """
         names = self.names(updated)
-        changed = [name for name in names if digest([self._seen[name].parameter.data]) != self._seen[name].here]
+        changed = [name for name in names if _here(self._seen[name].parameter) != self._seen[name].here]
         if changed and not may_adopt:
             raise KeepstepError(
                 f"state: the frozen parameter '{min(changed)}' was changed through .data by step {step}, which was not "
@@ -103,6 +101,11 @@ class Frozen:
 
 
 def _seen(parameter: torch.Tensor) -> _Seen:
-    whole = dense(parameter.detach()).cpu()
-    value = f"{_engine.digest(*piece(whole)) % 2**64:016x}"
-    return _Seen(parameter, parameter._version, parameter.data_ptr(), value, digest([parameter.data]))
+    value = of_bytes(parameter)
+    here = value if parameter.device.type == "cpu" else _here(parameter)
+    return _Seen(parameter, parameter._version, parameter.data_ptr(), f"{value % 2**64:016x}", here)
+
+
+def _here(parameter: torch.Tensor) -> int:
+    """Without a copy from a device."""
+    return of_bytes(parameter) if parameter.device.type == "cpu" else on_device([parameter.detach()])

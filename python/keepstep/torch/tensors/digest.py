@@ -29,6 +29,11 @@ def digest(tensors: list[torch.Tensor | None]) -> int:
     return here if not elsewhere else _engine.mix_seed(here, on_device(elsewhere))
 
 
+def of_bytes(tensor: torch.Tensor) -> int:
+    """XXH3 of one tensor's bytes: the same on every device."""
+    return _engine.digest(*piece(dense(tensor.detach()).cpu()))
+
+
 def on_device(tensors: list[torch.Tensor]) -> int:
     """The same for memory that the engine cannot read: adds each tensor's words, so no single flipped bit is missed.
 
