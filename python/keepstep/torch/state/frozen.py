@@ -51,6 +51,8 @@ class Frozen:
         parameters = dict(module.named_parameters())
         in_part = any(each.requires_grad for each in parameters.values())
         for key, each in parameters.items():
+            if torch.nn.parameter.is_lazy(each):
+                continue  # it has no values yet, and is refused when it is flattened
             now = (each._version, each.data_ptr())
             could_be = in_part and not each.requires_grad and not dtensor.is_dtensor(each) and each.numel() > 0
             if _registered.setdefault(each, now if could_be else None) == now:

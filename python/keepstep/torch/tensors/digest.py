@@ -31,7 +31,8 @@ def digest(tensors: list[torch.Tensor | None]) -> int:
 
 def of_bytes(tensor: torch.Tensor) -> int:
     """XXH3 of one tensor's bytes: the same on every device."""
-    return _engine.digest(*piece(dense(tensor.detach()).cpu()))
+    whole = dense(tensor.detach()).cpu()  # held: an address alone does not keep a copy alive
+    return _engine.digest(*piece(whole))
 
 
 def on_device(tensors: list[torch.Tensor]) -> int:
