@@ -143,16 +143,23 @@ def test_a_wrong_shape_is_named():
 # ---- generate ----
 
 
+PHRASE = 7
+
+
 @pytest.fixture(scope="module")
 def model():
+    """Untrained, but its last layer expects the next token of a phrase: 0 to 6, 7 to 13, ... are phrases."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(5)
     config = LlamaConfig(
-        vocab_size=1000, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=0,
+        vocab_size=1001, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=1024, bos_token_id=None, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config).eval()
+    of_phrases = model.model.embed_tokens.weight.data.view(-1, PHRASE, config.hidden_size)
+    model.lm_head.weight.data = of_phrases.roll(1, dims=1).flatten(0, 1)
+    return model
 
 
 def continued(model, prompts, **options):
@@ -169,7 +176,7 @@ def loop_at_the_end(tokens, longest=100):
 
 def test_greedy_decoding_loops_without_it_and_not_with_it(model):
     prompts = torch.tensor([[11, 12, 13], [500, 3, 77]])
-    assert all(loop_at_the_end(row) for row in continued(model, prompts)), "the test needs a model that loops"
+    assert [loop_at_the_end(row) for row in continued(model, prompts)] == [PHRASE, PHRASE]
     found = continued(model, prompts, logits_processor=[penalty()])
     assert [loop_at_the_end(row) for row in found] == [None, None], found
 
