@@ -1,4 +1,4 @@
-"""The LZ penalty: against a slow reference that reads like the definition, and in `generate` with a model that loops."""
+"""The LZ penalty: against a slow reference that is like its definition, and in `generate` with a model that loops."""
 
 import math
 import os
@@ -164,7 +164,8 @@ def model():
 
 def continued(model, prompts, **options):
     """What follows the prompts in 300 steps of greedy decoding."""
-    found = model.generate(prompts, attention_mask=(prompts != 0).long(), do_sample=False, max_new_tokens=300, **options)
+    mask = (prompts != 0).long()
+    found = model.generate(prompts, attention_mask=mask, do_sample=False, max_new_tokens=300, **options)
     return found[:, prompts.shape[1] :].tolist()
 
 

@@ -34,9 +34,7 @@ class LZPenalty(LogitsProcessor):
 
     supports_continuous_batching = False
 
-    def __init__(
-        self, alpha: float = 0.15, window: int = 512, buffer: int = 32, prompt_ignore_length: int = 0
-    ) -> None:
+    def __init__(self, alpha: float = 0.15, window: int = 512, buffer: int = 32, prompt_ignore_length: int = 0) -> None:
         if not (math.isfinite(alpha) and alpha >= 0):
             raise KeepstepError(f"LZPenalty: alpha is {alpha}; pass a finite number, 0 or more")
         if buffer < 1:
@@ -53,7 +51,7 @@ class LZPenalty(LogitsProcessor):
         self.buffer = buffer
         self.prompt_ignore_length = prompt_ignore_length
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
         """The penalized scores, [batch, vocabulary], of the sequences `input_ids`, [batch, sequence]."""
         if input_ids.dim() != 2 or scores.dim() != 2 or len(input_ids) != len(scores):
             raise KeepstepError(
@@ -71,7 +69,7 @@ class LZPenalty(LogitsProcessor):
         place = torch.arange(count, dtype=torch.int32, device=scores.device)
         # The longest match, then the nearest; no two candidates of a row have the same rank.
         rank = length * count + place
-        best = rank.new_full(scores.shape, -1).scatter_reduce(1, candidates, rank, "amax")
+        best = rank.new_full(scores.shape, -1).scatter_reduce_(1, candidates, rank, "amax")
         saved = (math.log2(scores.shape[1]) - (count - place).log2()).clamp(min=0)
         # One candidate of each token adds; the others add 0, so the order of the additions changes no bit.
         saved = torch.where(best.gather(1, candidates) == rank, saved, 0)
