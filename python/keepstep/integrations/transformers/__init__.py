@@ -11,8 +11,9 @@ Import it before ``TrainingArguments`` are made.
 from __future__ import annotations
 
 from keepstep.integrations.accelerate.process_state import follow_ranks
+from keepstep.integrations.transformers.lz_penalty import LZPenalty
 from keepstep.integrations.transformers.trainer import RecoverableTrainer, recoverable
 
 follow_ranks()
 
-__all__ = ["RecoverableTrainer", "recoverable"]
+__all__ = ["LZPenalty", "RecoverableTrainer", "recoverable"]
