@@ -18,6 +18,11 @@ class Field:
     def line(self) -> int:
         return int(self._node.start_mark.line) + 1
 
+    @property
+    def first_line(self) -> int:
+        """Of its text; that of a block begins below its sign."""
+        return self.line + (self._node.style in ("|", ">"))
+
     def _pairs(self) -> list[tuple[str, Any]]:
         if self._node.id != "mapping":
             raise MigrateError(f"line {self.line}: {self.path} has to be a map of names and values")

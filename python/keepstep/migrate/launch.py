@@ -39,11 +39,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides about a launch from outside: a manifest. ``decided`` says why options of these names are left out;
-    ``options`` are given in their place. ``nodes`` as for --nnodes."""
+    """What decides about a launch from outside: a manifest. ``nodes`` as for --nnodes. ``options`` by name are added,
+    unless the launch has them. ``decided`` says why options of these names in the launch are left out."""
 
     nodes: str = ""
-    options: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
     decided: Mapping[str, str] = field(default_factory=dict)
     has_token: bool = False
 
@@ -86,9 +86,10 @@ class _Planner:
             self._option(given)
         if self._launch.kind == "accelerate launch":
             self._places()
-        self._plan.options += self._around.options
+        own = self._by_name.keys() - self._around.decided.keys()
+        self._plan.options += [option for name, option in self._around.options.items() if name not in own]
         self._nodes()
-        if self._launch.kind != "python" and not {"max-restarts"} & (self._by_name.keys() | self._around.decided):
+        if self._launch.kind != "python" and "max-restarts" not in self._by_name.keys() | self._around.options.keys():
             self._changed("--max-restarts", f"{self._launch.kind}'s default is 0, that of keepstep run 3")
         return self._plan
 

@@ -40,25 +40,27 @@ def _rules(entry: Field, notes: Notes) -> list[str]:
     for key in entry.keys() - _KEYS:
         notes.missing.append(Note(entry.line, f"log rule {name!r}", f"keepstep migrate does not know its {key}"))
     patterns = [pattern, entry.text("stopPattern")]
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        return missing(f"left out: its pattern is no regular expression: {error}")
     if any(_NOT_IN_RE2.search(each) for each in patterns):
         return missing("left out: keepstep's patterns (RE2) know no lookaround and no reference to a group")
     until = f"    until: {_quoted(_from_start(patterns[1]))}\n" if patterns[1] else ""
     pattern_line = f"    pattern: {_quoted(_from_start(pattern))}\n"
     found = []
-    times = {
-        "first_within": entry.text("expectedStartCutOffInSeconds"),
-        "every": entry.text("expectedRecurringFrequencyInSeconds"),
-    }
-    if any(times.values()):
-        found.append(("", "".join(f"    {key}: {seconds}\n" for key, seconds in times.items() if seconds)))
+    names = {"first_within": "expectedStartCutOffInSeconds", "every": "expectedRecurringFrequencyInSeconds"}
+    times = {ours: seconds for ours, theirs in names.items() if (seconds := entry.number(theirs, 0))}
+    if times:
+        found.append(("", "".join(f"    {key}: {seconds}\n" for key, seconds in times.items())))
     operator, threshold = entry.text("operator"), entry.text("metricThreshold")
-    if operator and threshold and re.compile(pattern).groups:
+    if operator and threshold and groups:
         if operator in _OPERATORS:
             count = f"    count: {entry.text('metricEvaluationDataPoints') or 1}\n"
             found.append((" (number)", f"    threshold: '{_OPERATORS[operator]} {threshold}'\n{count}"))
         else:
             missing(f"keepstep has no threshold for operator {operator}")
-    if entry.text("faultOnMatch") == "true":
+    if entry.text("faultOnMatch").lower() == "true":
         found.append((" (line)", ""))
     if not found:
         return missing("left out: without a time, a number with operator and threshold, or faultOnMatch it does nothing")
