@@ -89,8 +89,9 @@ class _Planner:
         own = self._by_name.keys() - self._around.decided.keys()
         self._plan.options += [option for name, option in self._around.options.items() if name not in own]
         self._nodes()
-        if self._launch.kind != "python" and "max-restarts" not in self._by_name.keys() | self._around.options.keys():
-            self._changed("--max-restarts", f"{self._launch.kind}'s default is 0, that of keepstep run 3")
+        given = self._by_name.keys() | self._around.options.keys()
+        if self._launch.kind in ("torchrun", "accelerate launch") and "max-restarts" not in given:
+            self._changed("--max-restarts", f"the default is 3, not 0 as that of {self._launch.kind}")
         return self._plan
 
     def _note(self, notes: list[Note], given: Given | str, says: str) -> None:
