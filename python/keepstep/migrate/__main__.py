@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 from keepstep._command import exit_with
+from keepstep._terminal import beneath
 from keepstep.migrate import manifest, script
 from keepstep.migrate.outcome import MigrateError, Migration, Note, Notes
 from keepstep.migrate.python_file import uses
@@ -78,7 +79,8 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"keepstep migrate: {file}: {error.strerror}; give a script, a manifest or a Python file", file=sys.stderr)
         return 2
-    print(migration.text, end="")
+    # Into a file every character goes as it is.
+    print(migration.text, end="", file=sys.stdout if sys.stdout.isatty() else beneath(sys.stdout))
     _show_notes(file, migration.notes)
     return 0
 

@@ -228,7 +228,9 @@ class _Planner:
             )
         if self._shape == "elastic":
             self._changed(
-                "MIN:MAX", "a recoverable function stays in its processes when the job resizes: docs/reference/elastic.md"
+                "MIN:MAX",
+                "processes stay when the job resizes, in a recoverable function; what a script without one has to do: "
+                "docs/reference/elastic.md",
             )
 
 

@@ -60,6 +60,8 @@ def _rules(entry: Field, notes: Notes) -> list[str]:
             found.append((" (number)", f"    threshold: '{_OPERATORS[operator]} {threshold}'\n{count}"))
         else:
             missing(f"keepstep has no threshold for operator {operator}")
+            if not found:
+                return []
     if entry.text("faultOnMatch").lower() == "true":
         found.append((" (line)", ""))
     if not found:

@@ -80,8 +80,9 @@ def _script(title: str, kind: str, job: Settings) -> str:
 
 def _nodes(job: Settings) -> str:
     least, _, most = job.nodes.partition(":")
-    count = f"{least} to {most} nodes" if most else f"{least} nodes" if least != "1" else "1 node"
-    return f"{count} and {job.spares} spare ones" if job.spares else count
+    if most:
+        return f"{least} to {most} nodes"
+    return f"{int(least) + job.spares} nodes" + (f" ({job.spares} of them spare)" if job.spares else "")
 
 
 def _watched(job: Settings, body: str) -> list[int]:

@@ -42,7 +42,7 @@ def plain(markdown: str, page: str) -> str:
     """As a terminal shows it: links say which page they lead to."""
 
     def linked(found: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["where"]))
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), found["where"].partition("#")[0]))
         return target if found["text"] == posixpath.basename(target) else f"{found['text']}: {target}"
 
     return re.sub(r"\[(?P<text>[^\]]*)\]\((?P<where>[^)]*)\)", linked, markdown).replace("`", "")

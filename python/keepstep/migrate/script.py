@@ -169,8 +169,9 @@ class _Script:
         if "KEEPSTEP_TOKEN" in self._text:
             around = Surroundings(around.nodes, around.options, around.decided, has_token=True)
         planned = plan(launch, around)
+        where = "; keepstep has to be installed there" if "/" in new else ""
         said = " ".join(word.text for word in launcher)
-        planned.notes.changed.insert(0, Note(launch.line, said, f"{new}, from the package keepstep"))
+        planned.notes.changed.insert(0, Note(launch.line, said, f"now {new}" + where))
         for word in unread:
             says = "this file does not set it; options in it are not migrated"
             planned.notes.to_do.append(Note(self._line(word), word.raw, says))
