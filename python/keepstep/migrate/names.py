@@ -97,7 +97,7 @@ HYPERPOD = Group(
         Name(
             ("HPWrapper(async_raise_before_abort=)", "HPWrapper(early_abort_communicator=)"),
             "`HPWrapper(async_raise_before_abort=, early_abort_communicator=)`",
-            "nothing: ranks leave at fixed points of a step, also out of a collective",
+            "nothing: an interrupted collective ends at once, and the rank leaves at the next fixed point of its step",
         ),
         Name(
             ("HPWrapper(trace_file_path=)", "StartupOverheadTracer"),
