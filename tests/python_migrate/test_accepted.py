@@ -5,7 +5,6 @@ import re
 import subprocess
 
 import pytest
-
 from migrating import CASES, ROOT, file_of, migrate, options_of_run
 
 LAUNCHES = [case for case in CASES if file_of(case).suffix != ".py"]

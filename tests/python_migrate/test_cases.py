@@ -3,7 +3,6 @@
 import os
 
 import pytest
-
 from migrating import CASES, file_of, migrate
 
 

@@ -3,10 +3,11 @@
 import re
 
 import pytest
-
-from keepstep.migrate.names import GROUPS, HYPERPOD
-from keepstep.migrate.python_file import Use, plain, uses
 from migrating import ROOT
+
+from keepstep.migrate.names import GROUPS
+from keepstep.migrate.names.hyperpod import HYPERPOD
+from keepstep.migrate.python_file import Use, plain, uses
 
 # Of hyperpod_checkpointless_training 1.0.1.
 ARGUMENTS = {

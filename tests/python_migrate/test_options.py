@@ -1,9 +1,9 @@
 """Our tables of other launchers' options, and the page of `keepstep run`."""
 
 import pytest
+from migrating import options_of_run
 
 from keepstep.migrate import accelerate_options, torchrun_options
-from migrating import options_of_run
 
 
 def test_kept_options_mean_the_same_in_keepstep_run():

@@ -77,7 +77,9 @@ def main(arguments: list[str]) -> int:
         print(f"keepstep migrate: {file} is no text; give a script, a manifest or a Python file", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"keepstep migrate: {file}: {error.strerror}; give a script, a manifest or a Python file", file=sys.stderr)
+        print(
+            f"keepstep migrate: {file}: {error.strerror}; give a script, a manifest or a Python file", file=sys.stderr
+        )
         return 2
     # Into a file every character goes as it is.
     print(migration.text, end="", file=sys.stdout if sys.stdout.isatty() else beneath(sys.stdout))

@@ -82,7 +82,9 @@ def _sizes(policy: Field, count: int, most: int, found: Settings) -> tuple[int, 
     step = policy.number("replicaIncrementStep", 1)
     if step and most > least and (most - least) % step:
         most = least + (most - least) // step * step
-        found.changed(policy, f"steps of {step} from {least} do not lead to its maxReplicas; the largest size is {most}")
+        found.changed(
+            policy, f"steps of {step} from {least} do not lead to its maxReplicas; the largest size is {most}"
+        )
     return least, most
 
 

@@ -19,7 +19,7 @@ POLICIES = {
 
 @dataclass
 class Settings:
-    """``nodes`` as for --nnodes. ``options`` by name; those in ``decided`` replace what the command of the pods says."""
+    """``nodes`` as for --nnodes. ``options`` by name; those in ``decided`` win over the command of the pods."""
 
     notes: Notes
     nodes: str = "1"
@@ -30,7 +30,7 @@ class Settings:
     log_rules: Field | None = None
 
     def option(self, given: Field, option: str, value: str = "", wins: bool = True) -> None:
-        """`option` takes the place of the field `given`. Unless it `wins`, the command of the pods may say otherwise."""
+        """`option` takes the place of the field `given`. Unless it `wins`, the command of the pods has precedence."""
         self.options[option] = f"--{option} {value or given.scalar()}"
         self.changed(given, self.options[option])
         self.decided |= {option} if wins else set()

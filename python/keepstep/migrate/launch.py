@@ -89,8 +89,8 @@ class _Planner:
         own = self._by_name.keys() - self._around.decided.keys()
         self._plan.options += [option for name, option in self._around.options.items() if name not in own]
         self._nodes()
-        given = self._by_name.keys() | self._around.options.keys()
-        if self._launch.kind in ("torchrun", "accelerate launch") and "max-restarts" not in given:
+        limited = "max-restarts" in self._by_name.keys() | self._around.options.keys()
+        if self._launch.kind in ("torchrun", "accelerate launch") and not limited:
             self._changed("--max-restarts", f"the default is 3, not 0 as that of {self._launch.kind}")
         return self._plan
 
@@ -188,7 +188,9 @@ class _Planner:
         elif processes.literal.isdigit() and machines.literal.isdigit():
             options.append(f"--nproc-per-node {int(processes.literal) // int(machines.literal)}")
         else:
-            options.append("--nproc-per-node $(({} / {}))".format(*(_bare(each.value) for each in (processes, machines))))
+            options.append(
+                "--nproc-per-node $(({} / {}))".format(*(_bare(each.value) for each in (processes, machines)))
+            )
         port, rank = self._by_name.get("main-process-port"), self._by_name.get("machine-rank")
         address = self._by_name.get("main-process-ip")
         if self._shape == "one":

@@ -65,7 +65,9 @@ def _rules(entry: Field, notes: Notes) -> list[str]:
     if entry.text("faultOnMatch").lower() == "true":
         found.append((" (line)", ""))
     if not found:
-        return missing("left out: without a time, a number with operator and threshold, or faultOnMatch it does nothing")
+        return missing(
+            "left out: without a time, a number with operator and threshold, or faultOnMatch it does nothing"
+        )
     notes.changed.append(Note(says.line, says.name, "a rule of --log-rules: replaces the rank that breaks it"))
     several = len(found) > 1
     return [

@@ -65,7 +65,11 @@ def _script(title: str, kind: str, job: Settings) -> str:
     body = migrated.text.rstrip("\n")
     rules = log_rules(job.log_rules, _watched(job, body), job.notes) if job.log_rules else ""
     job.notes.add(migrated.notes, command.lines)
-    lines = [f"#!{command.interpreter}", f"# Each of the {_nodes(job)} starts this. From the {title}.", *command.environment]
+    lines = [
+        f"#!{command.interpreter}",
+        f"# Each of the {_nodes(job)} starts this. From the {title}.",
+        *command.environment,
+    ]
     if rules:
         lines += ["log_rules=$(mktemp)", "cat > \"$log_rules\" <<'RULES'", rules.rstrip("\n"), "RULES"]
     elif job.log_rules:

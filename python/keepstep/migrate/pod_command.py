@@ -30,7 +30,8 @@ def pod_command(container: Field, notes: Notes) -> PodCommand:
         raise MigrateError(
             f"line {container.line}: {container.path} has no command; write the one of its image into the manifest"
         )
-    environment, names = [], set()
+    environment: list[str] = []
+    names: set[str] = set()
     env = container.get("env")
     for each in env.items() if env else ():
         name, value = each.text("name"), each.get("value")
@@ -51,9 +52,7 @@ def pod_command(container: Field, notes: Notes) -> PodCommand:
             body, flags = fields[at + 1], flags.replace("c", "")
             interpreter = (shell if "/" in shell else f"/bin/{shell}") + (f" -{flags}" if flags else "")
             return PodCommand(interpreter, environment, _expanded(words[at + 1], names), body.first_line - 1)
-    raise MigrateError(
-        f"line {fields[0].line}: the container runs the script {words[-1]}; migrate that script instead"
-    )
+    raise MigrateError(f"line {fields[0].line}: the container runs the script {words[-1]}; migrate that script instead")
 
 
 def unset(script: str) -> set[str]:
@@ -70,4 +69,7 @@ def _expanded(text: str, names: set[str]) -> str:
 def _word(text: str, names: set[str]) -> str:
     """One word for the shell, which expands only Kubernetes' $(NAME)."""
     parts = re.split(r"(\$\(\w+\))", text)
-    return "".join(f'"{_expanded(part, names)}"' if part[2:-1] in names else part and shlex.quote(part) for part in parts) or "''"
+    return (
+        "".join(f'"{_expanded(part, names)}"' if part[2:-1] in names else part and shlex.quote(part) for part in parts)
+        or "''"
+    )

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from keepstep.migrate.names import GROUPS, Group, Name
+from keepstep.migrate.names import GROUPS
+from keepstep.migrate.names.name import Group, Name
 from keepstep.migrate.outcome import MigrateError
 
 
 @dataclass(frozen=True, order=True)
 class Use:
-    """``name``, as in `names.Name.looks_like`, is used in this line. ``says`` what becomes of it."""
+    """``name``, as in `Name.looks_like`, is used in this line. ``says`` what becomes of it."""
 
     line: int
     name: str
@@ -54,7 +55,9 @@ def _imported(tree: ast.AST) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found[alias.asname or alias.name.partition(".")[0]] = alias.name if alias.asname else alias.name.partition(".")[0]
+                found[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"

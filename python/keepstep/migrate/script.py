@@ -69,7 +69,9 @@ def _apply(text: str, edits: dict[tuple[int, int], str]) -> str:
         if not before.strip() and after.strip() in ("", "\\") and line_end >= 0:
             text = text[:line_start] + text[line_end + 1 :]  # nothing else is in this line
         else:
-            text = text[:start].rstrip(" \t") + text[end:] if before.strip() else text[:start] + text[end:].lstrip(" \t")
+            text = (
+                text[:start].rstrip(" \t") + text[end:] if before.strip() else text[:start] + text[end:].lstrip(" \t")
+            )
     return text
 
 

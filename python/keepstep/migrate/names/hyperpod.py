@@ -1,32 +1,8 @@
-"""Names in training scripts, and what becomes of each.
-
-The two texts of a name are a row of the table on the page that its group names; `tests/python_migrate/test_names.py`
-compares them. So they are Markdown, and links in them lead on from that page.
-"""
+"""Names of HyperPod: hyperpod_checkpointless_training 1.0.1, its elastic agent, tiered checkpointing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Name:
-    """``looks_like``: what to look for. ``HPWrapper(abort=)`` is an argument of a call, ``checkpoint.save`` a name in a
-    module."""
-
-    looks_like: tuple[str, ...]
-    theirs: str
-    ours: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """Names of packages whose own name begins so."""
-
-    packages: tuple[str, ...]
-    page: str
-    names: tuple[Name, ...]
-
+from keepstep.migrate.names.name import Group, Name
 
 HYPERPOD = Group(
     ("hyperpod_", "amzn_sagemaker_checkpointing"),
@@ -44,8 +20,14 @@ HYPERPOD = Group(
         ),
         Name(
             (
-                "HPWrapper(abort=)", "Abort", "AbortTorchDistributed", "HPAbortTorchDistributed", "HPCheckpointingAbort",
-                "HPDataLoaderAbort", "CheckpointlessAbortManager", "Compose",
+                "HPWrapper(abort=)",
+                "Abort",
+                "AbortTorchDistributed",
+                "HPAbortTorchDistributed",
+                "HPCheckpointingAbort",
+                "HPDataLoaderAbort",
+                "CheckpointlessAbortManager",
+                "Compose",
             ),
             "`HPWrapper(abort=)`: `HPAbortTorchDistributed`, `HPCheckpointingAbort`, `HPDataLoaderAbort`, "
             "`CheckpointlessAbortManager`, `Compose`",
@@ -87,7 +69,8 @@ HYPERPOD = Group(
         Name(
             ("HPWrapper(checkpoint_manager=)",),
             "`HPWrapper(checkpoint_manager=)`",
-            "nothing: what survives are the fields of the `keepstep.State` that `build()` returns to `run.setup(build)`",
+            "nothing: what survives are the fields of the `keepstep.State` that `build()` returns to "
+            "`run.setup(build)`",
         ),
         Name(
             ("HPWrapper(enabled=)",),
@@ -124,8 +107,8 @@ HYPERPOD = Group(
         Name(
             ("CheckpointlessMegatronStrategy",),
             "`CheckpointlessMegatronStrategy(num_distributed_optimizer_instances=2)`",
-            "copies or parity of sharded state: `@keepstep.recoverable(redundancy=keepstep.Copies(2))`. Megatron itself "
-            "has no counterpart",
+            "copies or parity of sharded state: `@keepstep.recoverable(redundancy=keepstep.Copies(2))`. Megatron "
+            "itself has no counterpart",
         ),
         Name(
             ("CheckpointlessCallback", "ParameterUpdateLock", "patch_megatron_optimizer"),
@@ -143,7 +126,11 @@ HYPERPOD = Group(
             "`keepstep.data.cached(loader)`, with a loader of the global order ([data.md](../reference/data.md))",
         ),
         Name(
-            ("MMAPDataModule(parallel_state_util=)", "MMAPDataModule(is_data_loading_rank=)", "DataModuleEpochCallback"),
+            (
+                "MMAPDataModule(parallel_state_util=)",
+                "MMAPDataModule(is_data_loading_rank=)",
+                "DataModuleEpochCallback",
+            ),
             "`MMAPDataModule(parallel_state_util=, is_data_loading_rank=)`, `DataModuleEpochCallback`",
             "nothing: one process per node loads for all its ranks; epochs follow one another",
         ),
@@ -181,14 +168,14 @@ HYPERPOD = Group(
             ("elastic_event_detected",),
             "`if elastic_event_detected(): save, exit`; all processes restart and reload from DCP",
             "nothing in a recoverable function: processes stay, the world changes between two steps. Elsewhere "
-            "[`keepstep.elastic_event_detected()`](../reference/elastic.md#keepstepelastic_event_detected---bool), used "
-            "alike",
+            "[`keepstep.elastic_event_detected()`](../reference/elastic.md#keepstepelastic_event_detected---bool), "
+            "used alike",
         ),
         Name(
             ("SageMakerCheckpointConfig",),
             "`SageMakerCheckpointConfig(namespace=, world_size=, s3_tier_base_path=, save_to_s3=)`",
-            '`run.checkpoint(keepstep.Destination("s3://bucket/run", every_steps=1000, keep_last=3))`; a disk is one more '
-            "`Destination`",
+            '`run.checkpoint(keepstep.Destination("s3://bucket/run", every_steps=1000, keep_last=3))`; a disk is one '
+            "more `Destination`",
         ),
         Name(
             ("SageMakerTieredStorageWriter", "SageMakerTieredStorageReader"),
@@ -197,133 +184,3 @@ HYPERPOD = Group(
         ),
     ),
 )
-
-TORCH = Group(
-    ("torch", "torchdata"),
-    "docs/how-to/migrate_from_torchrun.md",
-    (
-        Name(
-            ("init_process_group", "destroy_process_group"),
-            "`init_process_group(...)`, `destroy_process_group()`",
-            "nothing",
-        ),
-        Name(("DistributedDataParallel",), "`DistributedDataParallel(model)`", "`run.ddp(model)`"),
-        Name(
-            ("fully_shard", "init_device_mesh"),
-            "`fully_shard(model)`, `init_device_mesh(...)`",
-            "the same, in `run.setup(build, sharded=True)` ([a whole script](../reference/api.md#a-whole-script-with-fsdp2))",
-        ),
-        Name(
-            ("FullyShardedDataParallel",),
-            "`FullyShardedDataParallel` (FSDP1)",
-            "no counterpart: `fully_shard` (FSDP2)",
-        ),
-        Name(
-            ("ZeroRedundancyOptimizer",),
-            "`ZeroRedundancyOptimizer`",
-            "the same, in `run.setup(build, sharded=True)`; `step.commit(optimizer.step, communicates=True)`",
-        ),
-        Name(
-            ("DistributedSampler", "StatefulDataLoader"),
-            "`DataLoader` with a `DistributedSampler`, `set_epoch`",
-            "`run.steps(dataset, ...)`; or `run.steps(keepstep.data.cached(loader), ...)` with a loader of the global "
-            "order, without a `DistributedSampler` ([data.md](../reference/data.md))",
-        ),
-        Name(
-            ("GradScaler",),
-            "`scaler.step(optimizer); scaler.update()`",
-            "`step.commit(lambda: scaler.step(optimizer), scaler.update)`",
-        ),
-        Name(
-            ("torch.save", "torch.load"),
-            "`torch.save` every N steps, `torch.load` at the start",
-            "`run.checkpoint(keepstep.Destination(url, every_steps=N))`, or nothing",
-        ),
-        Name(
-            ("checkpoint.save", "checkpoint.async_save", "checkpoint.load"),
-            "`dcp.save`, `dcp.async_save`, `dcp.load`",
-            "the same, or with [`Writer` and `Reader`](../reference/checkpoint.md#writer-and-reader)",
-        ),
-    ),
-)
-
-TORCHFT = Group(
-    ("torchft",),
-    "docs/how-to/migrate_from_torchft.md",
-    (
-        Name(
-            ("Manager",),
-            "`Manager(state_dict=, load_state_dict=)`",
-            "fields of the `keepstep.State` that `build()` returns",
-        ),
-        Name(
-            ("Manager(min_replica_size=)",),
-            "`Manager(min_replica_size=)`, `--min_replicas`",
-            "`--min-replicas` in an elastic job",
-        ),
-        Name(("Manager(init_sync=)",), "`init_sync`", "nothing: all processes build the same from `--seed`"),
-        Name(
-            ("Manager(timeout=)", "Manager(quorum_timeout=)", "Manager(connect_timeout=)"),
-            "`timeout`, `quorum_timeout`, `connect_timeout`, heartbeats",
-            "nothing to tune for a death; hangs: `--hang-timeout`",
-        ),
-        Name(("Manager(max_retries=)",), "`max_retries`", "`--max-restarts`, `--node-faults`"),
-        Name(
-            ("Manager(world_size_mode=)",),
-            "`WorldSizeMode.FIXED_WITH_SPARES`",
-            "`--spares`: a spare has no rank until it replaces one",
-        ),
-        Name(
-            ("ProcessGroupGloo", "ProcessGroupNCCL"),
-            "`ProcessGroupGloo`, `ProcessGroupNCCL`",
-            "nothing: `run.ddp` makes the process group",
-        ),
-        Name(
-            ("Manager(checkpoint_transport=)", "HTTPTransport", "PGTransport"),
-            "`checkpoint_transport`, `HTTPTransport`, `PGTransport`",
-            "nothing",
-        ),
-        Name(
-            ("DistributedDataParallel",), "`torchft.DistributedDataParallel(manager, model)`", "`run.ddp(model)`"
-        ),
-        Name(
-            ("Optimizer", "OptimizerWrapper"),
-            "`Optimizer(manager, optim)`, `OptimizerWrapper`",
-            "the optimizer itself",
-        ),
-        Name(
-            ("DistributedSampler",),
-            "`torchft.DistributedSampler`, `StatefulDataLoader`",
-            "`run.steps(dataset, ...)`, or `keepstep.data.cached(loader)`",
-        ),
-        Name(
-            ("LocalSGD", "DiLoCo"), "`LocalSGD`, `DiLoCo`", "no counterpart"
-        ),
-    ),
-)
-
-LIBRARIES = Group(
-    ("transformers", "accelerate", "lightning", "pytorch_lightning", "nemo", "megatron", "deepspeed"),
-    "docs/reference/migrate.md",
-    (
-        Name(
-            ("transformers.Trainer", "transformers.Seq2SeqTrainer"),
-            "`transformers.Trainer`",
-            "`recoverable(trainer)` ([hugging_face.md](../how-to/hugging_face.md))",
-        ),
-        Name(
-            ("accelerate.Accelerator",),
-            "`accelerate.Accelerator`",
-            "`keepstep.integrations.accelerate.Accelerator` ([accelerate.md](../how-to/accelerate.md))",
-        ),
-        Name(
-            ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"),
-            "`Trainer` of Lightning and of NeMo",
-            "no counterpart: write the loop ([existing_loop.md](../how-to/existing_loop.md)). Unchanged, it restarts from "
-            "its checkpoint",
-        ),
-        Name(("megatron.core", "deepspeed.initialize"), "Megatron-Core, DeepSpeed", "no counterpart"),
-    ),
-)
-
-GROUPS = (HYPERPOD, TORCH, TORCHFT, LIBRARIES)
