@@ -18,7 +18,7 @@ _KEYS = {
     "name", "logPattern", "expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds", "metricThreshold",
     "operator", "metricEvaluationDataPoints", "stopPattern", "faultOnMatch",
 }  # fmt: skip
-_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]|[*+?}]\+")
+_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]|[*+?}]\+|\\Z")
 
 
 def log_rules(configuration: Field, ranks: Sequence[int], notes: Notes) -> str:

@@ -14,14 +14,15 @@ from keepstep.migrate.outcome import MigrateError, Migration, Note, Notes
 from keepstep.migrate.pod_command import pod_command, unset
 from keepstep.migrate.script import rewrite
 
-_KINDS = {"HyperPodPyTorchJob": hyperpod_job.read, "PyTorchJob": kubeflow_job.read}
+# In small letters: the operator of HyperPod had a HyperPodPytorchJob, too.
+_KINDS = {"hyperpodpytorchjob": hyperpod_job.read, "pytorchjob": kubeflow_job.read}
 _OF_NODES = {"nnodes", "node-rank", "rdzv-endpoint", "rdzv-backend", "master-addr", "master-port"}
 
 
 def migrate(text: str) -> Migration:
     """Raises MigrateError."""
     found = documents(text)
-    jobs = [each for each in found if each.text("kind") in _KINDS]
+    jobs = [each for each in found if each.text("kind").lower() in _KINDS]
     if not jobs:
         raise MigrateError(_what_else(found))
     if len(jobs) > 1:
@@ -36,7 +37,7 @@ def migrate(text: str) -> Migration:
     name = jobs[0].at("metadata", "name")
     kind = jobs[0].text("kind")
     title = f"{kind} {name.scalar()}" if name else kind
-    return Migration(_script(title, kind, _KINDS[kind](spec, notes)), notes)
+    return Migration(_script(title, kind, _KINDS[kind.lower()](spec, notes)), notes)
 
 
 def _what_else(found: Iterable[Field]) -> str:
@@ -49,7 +50,7 @@ def _what_else(found: Iterable[Field]) -> str:
                 f"line {each.line}: this looks like a recipe. keepstep has no integration with NeMo; take the training "
                 "function out of it first (docs/how-to/migrate_from_hyperpod.md)"
             )
-    return f"no kind: {' and no kind: '.join(_KINDS)} in this YAML"
+    return "this YAML has neither kind: HyperPodPyTorchJob nor kind: PyTorchJob"
 
 
 def _script(title: str, kind: str, job: Settings) -> str:
@@ -61,7 +62,9 @@ def _script(title: str, kind: str, job: Settings) -> str:
     try:
         migrated = rewrite(command.body, Surroundings(job.nodes, job.options, decided), kind == "PyTorchJob")
     except MigrateError as error:
-        raise MigrateError(f"line {command.lines + 1}: in the command of the pods: {error}") from None
+        raise MigrateError(
+            f"line {command.lines + 1}: in the command of the pods {error}. If it starts a script, migrate that one"
+        ) from None
     body = migrated.text.rstrip("\n")
     rules = log_rules(job.log_rules, _watched(job, body), job.notes) if job.log_rules else ""
     job.notes.add(migrated.notes, command.lines)

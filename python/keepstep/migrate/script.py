@@ -19,6 +19,7 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate launch",
 }
 _ONLY_NAME_IT = {"echo", "printf", "which", "type", "hash", "command", "pip", "pip3", "module", "alias"}
+_MOST_STEPS = 8  # from one variable to the next
 _DECLARE = {"export", "declare", "typeset", "local", "readonly"}
 
 
@@ -109,17 +110,19 @@ class _Script:
         return found
 
     def _literal(self, value: str) -> str:
-        """What `value` stands for, if the script gives it one value only."""
+        """What `value` stands for, as far as the script gives its variable one value."""
         word = Word(0, value)
-        values = self._values.get(word.variable or "", [])
-        return self._literal(values[0].raw) if len(values) == 1 and values[0].raw != value else word.text
+        for _ in range(_MOST_STEPS):
+            values = self._values.get(word.variable or "", [])
+            word = values[0] if len(values) == 1 else word
+        return word.text
 
     def _in_words(self, words: list[Word], prefix: list[Word], assigned: bool) -> Iterator[_Found]:
         if words and words[0].text in _ONLY_NAME_IT:
             return
         for at, word in enumerate(words):
             pair = word.assignment
-            if not pair and (found := self._launch(words, at, prefix)):
+            if not pair and (found := self._launch(words, at, prefix, [], _MOST_STEPS)):
                 yield from [found] if found.words[0].start not in self._seen else []
                 self._seen.add(found.words[0].start)
                 return
@@ -129,31 +132,28 @@ class _Script:
                 for command in commands(self._text, *inside):
                     yield from self._in_words(command.words, prefix + words[:at], assigned)
 
-    def _launch(self, words: list[Word], at: int, prefix: list[Word]) -> _Found | None:
-        """The launch whose launcher begins at words[at], or is what the variable there stands for."""
+    def _launch(self, words: list[Word], at: int, prefix: list[Word], tail: list[Word], steps: int) -> _Found | None:
+        """The launch whose launcher begins at words[at], or is in what the variable there stands for.
+
+        `tail`: the words that follow `words`. `steps`: from variable to variable.
+        """
         rest, before = words[at:], prefix + words[:at]
         if head := self._launcher(rest):
-            return self._read(*head, before, rest[len(head[1]) :])
-        inner = self._assigned(words[at]) or []
-        for index in range(len(inner)):
-            if head := self._launcher(inner[index:]):
-                kind, launcher, new = head
-                after = inner[index + len(launcher) :]
-                if not after and not index:
-                    launcher = [words[at]]  # a variable for the launcher alone
-                return self._read(kind, launcher, new, before + inner[:index], after + rest[1:])
-        return None
+            return self._read(*head, before, rest[len(head[1]) :] + tail)
+        inner = (self._assigned(words[at]) or []) if steps else []
+        found = (self._launch(inner, index, before, rest[1:] + tail, steps - 1) for index in range(len(inner)))
+        return next(filter(None, found), None)
 
     def _launcher(self, words: list[Word]) -> tuple[str, list[Word], str] | None:
         """Its kind, its words, and what `keepstep run` is in the same folder; None if these words begin otherwise."""
-        folder, _, name = words[0].text.rpartition("/")
+        folder, _, name = self._literal(words[0].raw).rpartition("/")
         command = f"{folder}/keepstep run" if folder else "keepstep run"
         if name in ("torchrun", "hyperpodrun"):
             return name, words[:1], command
         if name == "accelerate" and [word.text for word in words[1:2]] == ["launch"]:
             return "accelerate launch", words[:2], command
         is_python = re.fullmatch(r"python[\d.]*", name) is not None
-        if not is_python and not (words[0].variable and re.search("py", words[0].raw, re.IGNORECASE)):
+        if not is_python and not (words[0].variable and "PY" in words[0].raw.upper()):
             return None
         at = 1
         while at < len(words) and words[at].text.startswith("-") and words[at].text != "-m":
@@ -181,11 +181,12 @@ class _Script:
 
     def _options(self, launch: Launch, rest: list[Word]) -> list[Word]:
         """Reads the options before the training script into `launch`. Returns words that may hold more of them."""
-        words, unread = list(rest), []
+        words, unread, expanded = list(rest), [], set()
         while words:
             word = words.pop(0)
             if not word.text.startswith("-") or word.text in ("-", "--"):
-                inner = self._assigned(word)
+                inner = None if word.variable in expanded else self._assigned(word)
+                expanded.add(word.variable)
                 if inner is not None and (not inner or inner[0].text.startswith("-")):
                     words = inner + words
                 elif inner is None and word.variable and any(each.text.endswith(".py") for each in words):
