@@ -13,6 +13,7 @@ _ELASTIC = {
     "faultyScaleDownTimeoutInSeconds": "faulty-scale-down-timeout",
 }
 _RUN = {"startupDeadlineSeconds": "join-timeout", "faultDeadlineSeconds": "node-timeout"}
+_MOST_SECONDS = 86400
 _NO_COUNTERPART = {
     **POLICIES,
     "jobMaxRetryCount": "--max-restarts counts only restarts of all ranks; maxFullJobRestarts says how many",
@@ -92,8 +93,10 @@ def _run_policy(policy: Field | None, found: Settings) -> None:
     if policy is None:
         return
     for theirs, ours in _RUN.items():
-        if given := policy.get(theirs):
+        if (given := policy.get(theirs)) and 1 <= policy.number(theirs, 0) <= _MOST_SECONDS:
             found.option(given, ours)
+        elif given:
+            found.missing(given, f"--{ours} takes 1 to {_MOST_SECONDS} seconds")
     restarts = policy.get("restartPolicy")
     most = restarts and restarts.get("maxFullJobRestarts")
     if most := most or policy.get("jobMaxRetryCount"):

@@ -29,6 +29,11 @@ class Settings:
     container: Field | None = None
     log_rules: Field | None = None
 
+    @property
+    def all_nodes(self) -> str:
+        """With the spare ones."""
+        return str(int(self.nodes) + self.spares) if self.spares else self.nodes
+
     def option(self, given: Field, option: str, value: str = "", wins: bool = True) -> None:
         """`option` takes the place of the field `given`. Unless it `wins`, the command of the pods has precedence."""
         self.options[option] = f"--{option} {value or given.scalar()}"

@@ -11,6 +11,7 @@ from keepstep.migrate.outcome import Note, Notes
 from keepstep.migrate.shell import Word
 
 NODE_0 = "${NODE_0:?set it to the address of node 0}:29400"
+_FROM_SLURM = {"nnodes", "node-rank", "rdzv-endpoint", "rdzv-backend", "rdzv-conf", "master-addr", "master-port"}
 
 
 @dataclass(frozen=True)
@@ -234,9 +235,6 @@ class _Planner:
                 "processes stay when the job resizes, in a recoverable function; what a script without one has to do: "
                 "docs/reference/elastic.md",
             )
-
-
-_FROM_SLURM = {"nnodes", "node-rank", "rdzv-endpoint", "rdzv-backend", "rdzv-conf", "master-addr", "master-port"}
 
 
 def _bare(value: str) -> str:

@@ -23,57 +23,49 @@ _NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]|[*+?}]\+|\\Z")
 
 def log_rules(configuration: Field, ranks: Sequence[int], notes: Notes) -> str:
     """The file for --log-rules; "" if no rule has a counterpart. `ranks`: the local rank 0 of each node."""
-    rules = [rule for entry in configuration.items() for rule in _rules(entry, notes)]
-    watched = f"    ranks: [{', '.join(map(str, ranks))}]\n"
-    return "rules:\n" + "".join(rule + watched + "    action: replace\n" for rule in rules) if rules else ""
+    found: dict[str, str] = {}
+    for entry in configuration.items():
+        for name, checks in _rules(entry, notes):
+            found[name if name not in found else f"{name} ({len(found)})"] = checks
+    same = f"    ranks: [{', '.join(map(str, ranks))}]\n    action: replace\n"
+    rules = "".join(f"  - name: {_quoted(name)}\n{checks}{same}" for name, checks in found.items())
+    return rules and f"rules:\n{rules}"
 
 
-def _rules(entry: Field, notes: Notes) -> list[str]:
-    """A rule of theirs is up to three of ours: about times, about a number, and about a line that must not appear."""
-    name, pattern = entry.text("name"), entry.text("logPattern")
-    says = Note(entry.line, f"log rule {name!r}", "")
+def _rules(entry: Field, notes: Notes) -> list[tuple[str, str]]:
+    """The names and lines of up to three rules: about times, about a number, and about a line that must not appear."""
+    name, pattern, until = (entry.text(key) for key in ("name", "logPattern", "stopPattern"))
 
-    def missing(why: str) -> list[str]:
-        notes.missing.append(Note(says.line, says.name, why))
+    def note(section: list[Note], says: str) -> list[tuple[str, str]]:
+        section.append(Note(entry.line, f"log rule {name!r}", says))
         return []
 
-    for key in entry.keys() - _KEYS:
-        notes.missing.append(Note(entry.line, f"log rule {name!r}", f"keepstep migrate does not know its {key}"))
-    patterns = [pattern, entry.text("stopPattern")]
+    for key in sorted(entry.keys() - _KEYS):
+        note(notes.missing, f"keepstep migrate does not know its {key}")
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        return missing(f"left out: its pattern is no regular expression: {error}")
-    if any(_NOT_IN_RE2.search(each) for each in patterns):
-        return missing("left out: keepstep's patterns (RE2) know no lookaround and no reference to a group")
-    until = f"    until: {_quoted(_from_start(patterns[1]))}\n" if patterns[1] else ""
-    pattern_line = f"    pattern: {_quoted(_from_start(pattern))}\n"
-    found = []
+        return note(notes.missing, f"left out: its logPattern is no regular expression: {error}")
+    if _NOT_IN_RE2.search(pattern) or _NOT_IN_RE2.search(until):
+        return note(notes.missing, "left out: RE2 has no lookaround, no reference to a group, and no \\Z")
     names = {"first_within": "expectedStartCutOffInSeconds", "every": "expectedRecurringFrequencyInSeconds"}
-    times = {ours: seconds for ours, theirs in names.items() if (seconds := entry.number(theirs, 0))}
-    if times:
-        found.append(("", "".join(f"    {key}: {seconds}\n" for key, seconds in times.items())))
+    times = [f"    {ours}: {seconds}\n" for ours, theirs in names.items() if (seconds := entry.number(theirs, 0))]
     operator, threshold = entry.text("operator"), entry.text("metricThreshold")
-    if operator and threshold and groups:
-        if operator in _OPERATORS:
-            count = f"    count: {entry.text('metricEvaluationDataPoints') or 1}\n"
-            found.append((" (number)", f"    threshold: '{_OPERATORS[operator]} {threshold}'\n{count}"))
-        else:
-            missing(f"keepstep has no threshold for operator {operator}")
-            if not found:
-                return []
+    found = {"": "".join(times)} if times else {}
+    if operator in _OPERATORS and threshold and groups:
+        count = entry.number("metricEvaluationDataPoints", 1)
+        found[" (number)"] = f"    threshold: '{_OPERATORS[operator]} {threshold}'\n    count: {count}\n"
+    elif operator and operator not in _OPERATORS:
+        note(notes.missing, f"keepstep has no threshold for operator {operator}")
     if entry.text("faultOnMatch").lower() == "true":
-        found.append((" (line)", ""))
+        found[" (line)"] = ""
     if not found:
-        return missing(
-            "left out: without a time, a number with operator and threshold, or faultOnMatch it does nothing"
-        )
-    notes.changed.append(Note(says.line, says.name, "a rule of --log-rules: replaces the rank that breaks it"))
-    several = len(found) > 1
-    return [
-        f"  - name: {_quoted(name + (suffix if several else ''))}\n{pattern_line}{checks}{until}"
-        for suffix, checks in found
-    ]
+        return note(notes.missing, "left out: it has no time, no number that keepstep compares, and no faultOnMatch")
+    note(notes.changed, "a rule of --log-rules: replaces the rank that breaks it")
+    patterns = f"    pattern: {_quoted(_from_start(pattern))}\n"
+    patterns += f"    until: {_quoted(_from_start(until))}\n" if until else ""
+    title = (name or "rule")[:80]
+    return [(title + (suffix if len(found) > 1 else ""), patterns + checks) for suffix, checks in found.items()]
 
 
 def _from_start(pattern: str) -> str:

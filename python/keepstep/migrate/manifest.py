@@ -60,7 +60,7 @@ def _script(title: str, kind: str, job: Settings) -> str:
         job.options["log-rules"] = "--log-rules $log_rules"
     decided = dict.fromkeys(job.decided | _OF_NODES, "the manifest decides it")
     try:
-        migrated = rewrite(command.body, Surroundings(job.nodes, job.options, decided), kind == "PyTorchJob")
+        migrated = rewrite(command.body, Surroundings(job.all_nodes, job.options, decided), kind == "PyTorchJob")
     except MigrateError as error:
         raise MigrateError(
             f"line {command.lines + 1}: in the command of the pods {error}. If it starts a script, migrate that one"
@@ -70,8 +70,8 @@ def _script(title: str, kind: str, job: Settings) -> str:
     job.notes.add(migrated.notes, command.lines)
     lines = [
         f"#!{command.interpreter}",
-        f"# Each of the {_nodes(job)} starts this. From the {title}.",
-        *command.environment,
+        f"# {_nodes(job)} starts this. From the {title}.",
+        *command.setup,
     ]
     if rules:
         lines += ["log_rules=$(mktemp)", "cat > \"$log_rules\" <<'RULES'", rules.rstrip("\n"), "RULES"]
@@ -86,10 +86,10 @@ def _script(title: str, kind: str, job: Settings) -> str:
 
 
 def _nodes(job: Settings) -> str:
-    least, _, most = job.nodes.partition(":")
-    if most:
-        return f"{least} to {most} nodes"
-    return f"{int(least) + job.spares} nodes" + (f" ({job.spares} of them spare)" if job.spares else "")
+    if job.all_nodes == "1":
+        return "The node"
+    spares = f" ({job.spares} of them spare)" if job.spares else ""
+    return f"Each of the {job.all_nodes.replace(':', ' to ')} nodes{spares}"
 
 
 def _watched(job: Settings, body: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from keepstep.migrate.fields import Field
@@ -18,41 +19,46 @@ class PodCommand:
     """``body`` begins ``lines`` lines below the top of the manifest."""
 
     interpreter: str
-    environment: list[str]
+    setup: list[str]  # lines before the body
     body: str
     lines: int
 
 
 def pod_command(container: Field, notes: Notes) -> PodCommand:
-    """Raises MigrateError if the manifest leaves the command to the image."""
-    fields = [each for key in ("command", "args") if (given := container.get(key)) for each in given.items()]
-    if not container.get("command"):
+    """Raises MigrateError if the manifest leaves the command to the image, or to a script."""
+    command, arguments = (list(given.items()) if (given := container.get(key)) else [] for key in ("command", "args"))
+    if not command:
         raise MigrateError(
             f"line {container.line}: {container.path} has no command; write the one of its image into the manifest"
         )
-    environment: list[str] = []
-    names: set[str] = set()
+    setup: list[str] = []
+    values: dict[str, str | None] = {}
     env = container.get("env")
     for each in env.items() if env else ():
         name, value = each.text("name"), each.get("value")
-        if value is None:
+        values[name] = _expanded(value.scalar(), values) if value else None
+        if value:
+            setup.append(f"export {name}={_word(value.scalar(), values)}")
+        else:
             notes.to_do.append(Note(each.line, name, "the operator looked its value up; set it before you start"))
-            continue
-        environment.append(f"export {name}={_word(value.scalar(), names)}")
-        names.add(name)
     if folder := container.get("workingDir"):
-        environment.append(f"cd {_word(folder.scalar(), names)}")
+        setup.append(f"cd {_word(folder.scalar(), values)}")
+    fields = [*command, *arguments]
     words = [each.scalar() for each in fields]
-    shell, flags = words[0], ""
-    if shell.rpartition("/")[2] not in _SHELLS:
-        return PodCommand("/bin/sh", environment, " ".join(_word(word, names) for word in words), fields[0].line - 1)
-    for at, word in enumerate(words[1:-1], 1):
-        flags += word[1:] if re.fullmatch(r"-\w+", word) else ""
-        if "c" in flags:
-            body, flags = fields[at + 1], flags.replace("c", "")
-            interpreter = (shell if "/" in shell else f"/bin/{shell}") + (f" -{flags}" if flags else "")
-            return PodCommand(interpreter, environment, _expanded(words[at + 1], names), body.first_line - 1)
-    raise MigrateError(f"line {fields[0].line}: the container runs the script {words[-1]}; migrate that script instead")
+    if words[0].rpartition("/")[2] not in _SHELLS:
+        body = " ".join(_word(word, values) for word in words)
+        return PodCommand("/bin/sh", setup, body, fields[0].line - 1)
+    at = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), len(words))
+    if at + 1 >= len(words):
+        where = f"line {fields[0].line}"
+        raise MigrateError(f"{where}: the container runs the script {words[-1]}; migrate that script instead")
+    interpreter = words[0] if "/" in words[0] else f"/bin/{words[0]}"
+    options = [*words[1:at], words[at].removesuffix("c")]
+    interpreter += " -l" if "-l" in options else ""
+    if others := [option for option in options if option not in ("-", "-l")]:
+        setup.insert(0, f"set {' '.join(others)}")
+    script = "".join(f"${{{part[2:-1]}}}" if known else part for part, known in _parts(words[at + 1], values))
+    return PodCommand(interpreter, setup, script, fields[at + 1].first_line - 1)
 
 
 def unset(script: str) -> set[str]:
@@ -61,15 +67,25 @@ def unset(script: str) -> set[str]:
     return {*used} - {*re.findall(r"(?:\b|for |read )([A-Za-z_]\w*)(?:\+?=| in )", script)} - _USUAL
 
 
-def _expanded(text: str, names: set[str]) -> str:
-    """With Kubernetes' $(NAME) as the shell writes it."""
-    return re.sub(r"\$\((\w+)\)", lambda found: f"${{{found[1]}}}" if found[1] in names else found[0], text)
+def _expanded(text: str, values: Mapping[str, str | None]) -> str:
+    """With the values of Kubernetes' $(NAME), as far as the manifest has them."""
+
+    def value(found: re.Match[str]) -> str:
+        known = values.get(found[1])
+        return found[0] if known is None else known
+
+    return re.sub(r"\$\((\w+)\)", value, text)
 
 
-def _word(text: str, names: set[str]) -> str:
-    """One word for the shell, which expands only Kubernetes' $(NAME)."""
-    parts = re.split(r"(\$\(\w+\))", text)
+def _parts(text: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, bool]]:
+    """`text` with these values, cut at each $(NAME) that the operator looked up, for which the second is true."""
+    for part in re.split(r"(\$\(\w+\))", _expanded(text, values)):
+        yield part, part.startswith("$(") and part[2:-1] in values
+
+
+def _word(text: str, values: Mapping[str, str | None]) -> str:
+    """One word for the shell, which expands only what the operator looked up."""
     return (
-        "".join(f'"{_expanded(part, names)}"' if part[2:-1] in names else part and shlex.quote(part) for part in parts)
+        "".join(f'"${{{part[2:-1]}}}"' if known else part and shlex.quote(part) for part, known in _parts(text, values))
         or "''"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keepstep.migrate import accelerate_options, torchrun_options
 from keepstep.migrate.launch import Given, Launch, Plan, Surroundings, plan
@@ -167,10 +167,7 @@ class _Script:
         under_srun = any(word.text.rpartition("/")[2] == "srun" for word in before)
         launch = Launch(kind, self._line(launcher[0]), under_srun)
         unread = [] if kind == "python" else self._options(launch, rest)
-        around = self._around
-        if "KEEPSTEP_TOKEN" in self._text:
-            around = Surroundings(around.nodes, around.options, around.decided, has_token=True)
-        planned = plan(launch, around)
+        planned = plan(launch, replace(self._around, has_token="KEEPSTEP_TOKEN" in self._text))
         where = "; keepstep has to be installed there" if "/" in new else ""
         said = " ".join(word.text for word in launcher)
         planned.notes.changed.insert(0, Note(launch.line, said, f"now {new}" + where))
