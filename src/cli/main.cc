@@ -30,6 +30,7 @@ commands:
   doctor   check that this machine and its peers can run jobs
   report   show what happened in a run: recoveries with their phases, goodput, lost rank-seconds
   certify  run your script through a set of faults and show what it survives
+  migrate  turn the launch of a torchrun or HyperPod job into one of keepstep
   ckpt     inspect, verify, export and remove checkpoints
   data     build token corpora from text, and inspect them
   bench    measure recovery, or the cost of a step, on this machine
@@ -56,6 +57,7 @@ exit codes: 0 success; 2 wrong options (all mistakes are listed); otherwise the 
 const std::map<std::string, std::string>& python_commands() {
   static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
                                                               {"certify", "keepstep.certify"},
+                                                              {"migrate", "keepstep.migrate"},
                                                               {"bench", "keepstep.bench"},
                                                               {"ckpt", "keepstep.checkpoint"},
                                                               {"data", "keepstep.data"}};

@@ -1,0 +1,29 @@
+"""Training loops of other libraries."""
+
+from __future__ import annotations
+
+from keepstep.migrate.names.name import Group, Name
+
+LIBRARIES = Group(
+    ("transformers", "accelerate", "lightning", "pytorch_lightning", "nemo", "megatron", "deepspeed"),
+    "docs/reference/migrate.md",
+    (
+        Name(
+            ("transformers.Trainer", "transformers.Seq2SeqTrainer"),
+            "`transformers.Trainer`",
+            "`recoverable(trainer)` ([hugging_face.md](../how-to/hugging_face.md))",
+        ),
+        Name(
+            ("accelerate.Accelerator",),
+            "`accelerate.Accelerator`",
+            "`keepstep.integrations.accelerate.Accelerator` ([accelerate.md](../how-to/accelerate.md))",
+        ),
+        Name(
+            ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"),
+            "`Trainer` of Lightning and of NeMo",
+            "no counterpart: write the loop ([existing_loop.md](../how-to/existing_loop.md)). Unchanged, it restarts "
+            "from its checkpoint",
+        ),
+        Name(("megatron.core", "deepspeed.initialize"), "Megatron-Core, DeepSpeed", "no counterpart"),
+    ),
+)
