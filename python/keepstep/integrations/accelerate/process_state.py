@@ -1,20 +1,18 @@
 """Accelerate's picture of this process (``PartialState``) follows keepstep's ranks.
 
-Accelerate asks for rank and process group as soon as an ``Accelerator`` or ``TrainingArguments`` is made. Under
-``keepstep run`` the process group belongs to a generation, and a spare builds everything in advance, before it has a
-rank. Until then it takes itself for the world's last rank, which prints and saves nothing.
+Accelerate asks for rank and process group as soon as an ``Accelerator`` or ``TrainingArguments`` is made (`place`).
 """
 
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
 
 from keepstep._session import Session, session_or_none
+from keepstep.integrations.place import place
 from keepstep.torch.runtime.run import Run
 
 
@@ -38,13 +36,11 @@ def enter(run: Run) -> None:
 
 
 def _place(session: Session) -> dict[str, Any]:
-    known = session.assignment
-    world = session.welcome.world if known is None else known.world_size
-    local = 0 if known is None else int(os.environ["LOCAL_RANK"])
+    now = place(session)
     return {
-        "num_processes": world,
-        "process_index": world - 1 if known is None else known.rank,
-        "local_process_index": local if known is not None or world == 1 else world - 1,
+        "num_processes": now.world_size,
+        "process_index": now.rank,
+        "local_process_index": now.local_rank,
     }
 
 

@@ -1,0 +1,186 @@
+"""Callbacks and loggers hear of each event once, however often the tail of a step is run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
+
+from keepstep._session import Session
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
+
+_FREQUENT = ("batch", "backward", "zero_grad", "optimizer_step")  # in the names of events that are not rare
+
+
+def has_state(callback: Callback) -> bool:
+    """Whether it says what it remembers. That is put back, and so it hears the events of a tail again."""
+    return type(callback).state_dict is not Callback.state_dict
+
+
+class Events:
+    """Counts them from the last commit on: after a fault they come again in the same order.
+
+    A process that takes over a rank does not repeat what its predecessor told by the end of a tail, or in rare events.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._run: Run | None = None
+        self._again = False
+        self._forget(0)
+
+    def _forget(self, version: int) -> None:
+        self._version = version
+        self._count = 0  # since the commit of that version, in this entry
+        self._heard = 0  # of these, in any entry
+        self._saved_before: set[str] = set()  # files of checkpoints, in earlier entries
+        self._saved: set[str] = set()
+
+    @property
+    def under_way(self) -> bool:
+        return self._run is not None
+
+    def enter(self, run: Run, fresh: bool) -> None:
+        """An entry begins. `fresh`: in this process it is the first."""
+        if self._version != run.version:
+            self._forget(run.version)
+        self._saved_before |= self._saved
+        self._saved = set()
+        self._count = 0
+        self._run = run
+        if fresh:
+            self._take_over()
+
+    def leave(self) -> None:
+        self._run = None
+
+    def committed(self) -> None:
+        """A new tail begins."""
+        assert self._run is not None
+        self._forget(self._run.version)
+
+    @contextlib.contextmanager
+    def event(self, rare: bool) -> Iterator[bool]:
+        """Something is heard; whether it was before. Raises if the generation ended: what it tells may be wrong."""
+        assert self._run is not None
+        self._run._check_interrupted()
+        if self._again:
+            yield False
+            return
+        yield self._count < self._heard
+        self._count += 1
+        if self._count > self._heard:
+            self._heard = self._count
+            if rare:
+                self.mark()
+
+    # ---- files of checkpoints ----
+
+    def saving(self, path: Any) -> None:
+        """A checkpoint is written there."""
+        if self._run is not None:
+            self._saved.add(str(path))
+            self.mark()
+
+    def is_written_again(self, path: Any) -> bool:
+        """Whether `path` was written in this tail, in an earlier entry: its file is to be replaced."""
+        return str(path) in self._saved_before - self._saved
+
+    # ---- for a successor ----
+
+    def _key(self) -> str:
+        assert self._run is not None
+        return self._session.key(f"lightning/{self._run.rank}")
+
+    def mark(self) -> None:
+        """What this rank told so far."""
+        saved = sorted(self._saved | self._saved_before)
+        mark = {"version": self._version, "heard": self._heard, "saved": saved}
+        self._session.store("set", self._key(), json.dumps(mark).encode(), ends_with_generation=False)
+
+    def _take_over(self) -> None:
+        assert self._run is not None
+        key = self._key()
+        _, _, known, _ = self._session.store("check", key)
+        value = self._session.store("get", key)[3] if known else b"{}"
+        self._run._check_interrupted()
+        mark = json.loads(value)
+        if mark.get("version") == self._version:
+            self._heard = mark["heard"]
+            self._saved_before = set(mark["saved"])
+
+
+@contextlib.contextmanager
+def heard_once(events: Events, again: bool) -> Iterator[None]:
+    """Inside, if `again`, all callbacks hear what is not counted: what a new process missed."""
+    events._again = again
+    try:
+        yield
+    finally:
+        events._again = False
+
+
+# ---- Lightning's side ----
+
+
+def _events_of(trainer: Any) -> Events | None:
+    fit = getattr(trainer.fit_loop, "fit", None)
+    return fit.events if fit is not None and fit.events.under_way else None
+
+
+_tell_callbacks = call._call_callback_hooks
+
+
+def _call_callback_hooks(trainer: Any, hook_name: str, *args: Any, **kwargs: Any) -> None:
+    events = _events_of(trainer)
+    if events is None:
+        _tell_callbacks(trainer, hook_name, *args, **kwargs)
+        return
+    with events.event(rare=not any(part in hook_name for part in _FREQUENT)) as before:
+        everyone = trainer.callbacks
+        if before:
+            trainer.callbacks = [each for each in everyone if has_state(each)]
+        try:
+            _tell_callbacks(trainer, hook_name, *args, **kwargs)
+        finally:
+            trainer.callbacks = everyone
+
+
+_tell_loggers = _LoggerConnector.log_metrics
+
+
+def _log_metrics(self: Any, metrics: dict[str, Any], step: int | None = None) -> None:
+    events = _events_of(self.trainer)
+    if events is None or not self.trainer.loggers or not metrics:
+        _tell_loggers(self, metrics, step)
+        return
+    with events.event(rare=False) as before:
+        self.trainer.fit_loop.fit.publish({name: float(value) for name, value in metrics.items()})
+        if before:
+            self._logged_metrics.update(metrics)
+        else:
+            _tell_loggers(self, metrics, step)
+
+
+_file_exists = ModelCheckpoint.file_exists
+
+
+def _exists_already(self: Any, filepath: Any, trainer: Any) -> bool:
+    """A checkpoint that an interrupted tail wrote is written again, under its name."""
+    events = _events_of(trainer)
+    if events is None:
+        return _file_exists(self, filepath, trainer)
+    exists = self._fs.exists(filepath) and not events.is_written_again(filepath)
+    return bool(trainer.strategy.broadcast(exists))
+
+
+call._call_callback_hooks = _call_callback_hooks
+_LoggerConnector.log_metrics = _log_metrics  # type: ignore[method-assign]
+ModelCheckpoint.file_exists = _exists_already  # type: ignore[method-assign]

@@ -1,0 +1,248 @@
+"""One ``Trainer.fit`` in this process, with an entry for each generation.
+
+What Lightning's loops do behind a commit, up to the next batch, is called the step's tail here: hooks, logs,
+validation, checkpoints, the end of an epoch. It follows from the state that the commit left. So each entry puts that
+state back on all ranks, and runs the tail again; what was told and logged by then is not told again (events.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ProgressBar,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.data_connector import _request_dataloader
+from torch.utils.data import DataLoader
+
+import keepstep
+from keepstep import KeepstepError, _engine
+from keepstep._session import session
+from keepstep.integrations.lightning import loops
+from keepstep.integrations.lightning.events import Events, heard_once
+from keepstep.integrations.lightning.loader import FitLoader, FitStep, limited
+from keepstep.integrations.lightning.rank_state import RankState
+from keepstep.integrations.lightning.schedules import Schedules
+from keepstep.torch import seeds
+from keepstep.torch.data.cached import CachedLoader
+from keepstep.torch.prepared.batch_source import source_of
+from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
+from keepstep.torch.step.open_step import CommittedStep
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
+
+_TAIL = 0x7461696C  # of random numbers: not those of a batch
+_ALL = 1.0
+
+
+class Fit:
+    """Made when ``fit`` is called, before this process has a rank.
+
+    Attributes:
+        trainer: Lightning's.
+        loader: of the entry that is under way; None outside of one.
+        events: what callbacks and loggers hear.
+        replaying: the entry that is under way begins with the tail of the last committed step.
+        closure: that the newest optimizer's step computes its gradients with.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.loader: FitLoader | None = None
+        self.events = Events(session("Trainer.fit"))
+        self.replaying = False
+        self.closure: Any = None
+        self._run: Run | None = None
+        self._plain: Any = None
+        self._entered = False
+        self._last: tuple[int, Any] = (0, None)  # a version, and this rank's last batch of its step
+        loops.make_recoverable(trainer, self)
+
+    # ---- lengths ----
+
+    @property
+    def plain(self) -> Any:
+        """The loader that the user wrote."""
+        if self._plain is None:
+            found = _request_dataloader(self.trainer.fit_loop._data_source)
+            if not isinstance(found, DataLoader | CachedLoader):
+                raise KeepstepError(
+                    f"Trainer.fit: the training data is a {type(found).__name__}; this version recovers one "
+                    "DataLoader, or keepstep.data.cached(loader)"
+                )
+            self._plain = found
+        return self._plain
+
+    def batches_per_epoch(self) -> int:
+        """Of one rank, by the Trainer's limit; before there is a loader."""
+        plain: Any = self.plain.loader if isinstance(self.plain, CachedLoader) else self.plain
+        return self._limit(math.ceil(len(plain) / self.trainer.world_size))
+
+    def _limit(self, batches: int) -> int:
+        limit = self.trainer.limit_train_batches
+        return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+
+    # ---- the whole of it ----
+
+    def begin(self) -> None:
+        """All is set up: this is what is trained."""
+        strategy = self.trainer.strategy
+        _require_recoverable(self.trainer)
+        self._optimizers = list(strategy.optimizers)
+        self._schedules = Schedules(self.trainer)
+        self._rank_state = RankState(self.trainer)
+        self._first = self._rank_state.first()
+
+    def end(self) -> None:
+        """Training is over: the Trainer has its own schedules again."""
+        self._schedules.leave()
+
+    # ---- an entry ----
+
+    def enter(self, run: Run) -> None:
+        trainer = self.trainer
+        strategy, module = trainer.strategy, trainer.lightning_module
+        run.setup(self._protected)
+        strategy.model = run.ddp(module, **strategy._ddp_kwargs)
+        strategy.enter(run)
+        self._run = run
+        source = source_of(self.plain, run._session)
+        if trainer.limit_train_batches != _ALL:
+            source = limited(source, self._limit(math.ceil(source.length / run.world_size)) * run.world_size)
+        self.loader = FitLoader(run, source, self)
+        self._schedules.enter()
+        updates = Updates(self.loader, self._optimizers, [self._schedules], [], None, waits_for_scaler=False)
+        self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
+        fresh, self._entered = not self._entered, True
+        self.events.enter(run, fresh)
+        self.replaying = run.version > 0
+        if self.replaying and fresh:
+            self._catch_up()
+        self._rank_state.put_back(self._first if run.version == 0 else self._rank_state.taken)
+        self.seed_tail()
+        if self.replaying:
+            run._evaluations.step = run.version
+        else:
+            self._before_the_first_step()
+
+    def leave(self) -> None:
+        """The entry is over, or interrupted: nothing of its generation is kept."""
+        self.events.leave()
+        loops.leave(self.trainer)
+        self.trainer.strategy.leave()
+        self.loader = self._run = None
+
+    def _protected(self) -> keepstep.State:
+        named: dict[str, Any] = {"model": self.trainer.lightning_module, "progress": self._rank_state}
+        for kind, items in (("optimizer", self._optimizers), ("schedule", self._schedules.all)):
+            named |= {f"{kind}{number or ''}": each for number, each in enumerate(items)}
+        return keepstep.State(**named)
+
+    def _catch_up(self) -> None:
+        """This process has a rank that another one held: its callbacks hear that training began, and the epoch."""
+        trainer = self.trainer
+        for each in trainer.callbacks:
+            if isinstance(each, ProgressBar) and trainer.is_global_zero:
+                each.enable()
+        trainer.training = True
+        with trainer.strategy.alone(), heard_once(self.events, again=True):
+            trainer.fit_loop.on_run_start()
+            self._rank_state.put_back(self._rank_state.taken)  # for the epoch's number
+            call._call_callback_hooks(trainer, "on_train_epoch_start")
+            call._call_lightning_module_hook(trainer, "on_train_epoch_start")
+
+    def _before_the_first_step(self) -> None:
+        trainer = self.trainer
+        for each in trainer.callbacks:
+            if isinstance(each, ModelCheckpoint):
+                each.dirpath = trainer.strategy.broadcast(each.dirpath)  # a logger's version may be in it
+        trainer._run_sanity_check()
+
+    # ---- steps ----
+
+    def prepared(self, optimizer: torch.optim.Optimizer) -> PreparedOptimizer:
+        """The one whose ``step`` commits."""
+        return next(each for each in self._prepared if each._optimizer is optimizer)
+
+    @property
+    def step(self) -> FitStep:
+        """The step that is under way."""
+        assert self.loader is not None
+        step = self.loader._step
+        assert isinstance(step, FitStep)
+        return step
+
+    def step_begins(self) -> None:
+        """The tail of the step before is over in this process."""
+        assert self._run is not None
+        self._run._evaluations.step = 0
+
+    def commit(self, commit: Callable[[], None]) -> None:
+        """The step that is under way, by `commit`."""
+        run, trainer = self._run, self.trainer
+        assert run is not None
+        self._rank_state.take(self.closure)
+        commit()
+        self._last = (run.version, trainer._results.batch)
+        self.events.committed()
+        self.seed_tail()
+
+    def seed_tail(self) -> None:
+        run = self._run
+        assert run is not None
+        seeds.seed_all(_engine.mix_seed(run.seed ^ _TAIL, run.version, run.rank))
+
+    def last_output(self) -> Any:
+        """What the training step of the last committed step returned, as far as it is a loss."""
+        return self._rank_state.output()
+
+    def last_batch(self) -> Any:
+        """This rank's last batch of the last committed step."""
+        run, trainer = self._run, self.trainer
+        assert run is not None and self.loader is not None
+        version, batch = self._last
+        if version != run.version:
+            batch = trainer.precision_plugin.convert_input(self.loader.batch_before())
+            batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
+            batch = call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
+            self._last = (run.version, batch)
+        return batch
+
+    def publish(self, values: dict[str, Any]) -> None:
+        """What Lightning logs, as far as it is numbers, with the newest step."""
+        run = self._run
+        assert run is not None and self.loader is not None
+        step = self.loader._step or CommittedStep(run, run.version)
+        if step.number:
+            step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+
+
+def _require_recoverable(trainer: Any) -> None:
+    module = trainer.lightning_module
+    configs = trainer.strategy.lr_scheduler_configs
+    wrong = {
+        "ReduceLROnPlateau, which moves outside of the commit": any(each.reduce_on_plateau for each in configs),
+        "precision='16-mixed' (take 'bf16-mixed')": getattr(trainer.precision_plugin, "scaler", None) is not None,
+        "overfit_batches": trainer.overfit_batches > 0,
+        "reload_dataloaders_every_n_epochs": trainer.reload_dataloaders_every_n_epochs > 0,
+        "val_check_interval as a time": trainer._val_check_time_interval is not None,
+        "a dataloader_iter in training_step": "dataloader_iter" in inspect.signature(module.training_step).parameters,
+        "an elastic job (--nnodes MIN:MAX)": session("Trainer.fit").welcome.elastic,
+    }
+    for kind in (BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging):
+        wrong[f"the callback {kind.__name__}"] = any(isinstance(each, kind) for each in trainer.callbacks)
+    if found := [name for name, on in wrong.items() if on]:
+        raise KeepstepError(f"Trainer.fit: this version cannot recover {'; '.join(found)}; leave it out")
+    if not all(isinstance(each, torch.optim.Optimizer) for each in trainer.strategy.optimizers):
+        raise KeepstepError("Trainer.fit: configure_optimizers returns no optimizer, so there is nothing to commit")

@@ -1,0 +1,61 @@
+"""``Trainer._run_stage`` under keepstep: what it runs is a recoverable function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+
+import keepstep
+from keepstep.torch.runtime.run import Run
+
+if TYPE_CHECKING:
+    from keepstep.integrations.lightning.strategy import KeepstepStrategy
+
+
+def fit(trainer: Any) -> None:
+    """Trains: each generation enters it anew, behind the last committed step."""
+    strategy: KeepstepStrategy = trainer.strategy
+    training = strategy.fit
+    assert training is not None
+    if trainer.fit_loop.skip:
+        return
+    training.begin()
+
+    @keepstep.recoverable(rehearse=False)
+    def lightning_fit(run: Run) -> None:
+        try:
+            training.enter(run)
+            strategy.lacks_training = False
+            with torch.autograd.set_detect_anomaly(trainer._detect_anomaly):
+                trainer.fit_loop.run()
+        finally:
+            training.leave()
+
+    strategy.lacks_training = True
+    lightning_fit()
+    training.end()
+
+
+def evaluate(trainer: Any) -> Any:
+    """Validates, tests or predicts, on all ranks; again, if a fault interrupts it."""
+    strategy: KeepstepStrategy = trainer.strategy
+    found: list[Any] = []
+
+    @keepstep.recoverable(rehearse=False)
+    def lightning_stage(run: Run) -> None:
+        run.setup(lambda: keepstep.State(model=trainer.lightning_module))
+        run._init_process_group()
+        run._form(f"Trainer.{trainer.state.fn}")
+        strategy.enter(run)
+        strategy.lacks_training = False
+        try:
+            result = pl.Trainer._run_stage(trainer)
+            run._check_interrupted()
+            found[:] = [result]
+        finally:
+            strategy.leave()
+
+    lightning_stage()
+    return found[0] if found else None

@@ -1,0 +1,186 @@
+"""``Trainer(strategy="keepstep")``: data-parallel training whose faults Lightning does not see."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.utilities.optimizer import _optimizers_to_device
+from lightning.fabric.utilities.seed import reset_seed
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.launcher import _Launcher
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning_utilities.core.rank_zero import rank_zero_only
+
+from keepstep import KeepstepError
+from keepstep._session import session
+from keepstep.integrations.lightning import stages
+from keepstep.integrations.lightning.environment import KeepstepEnvironment, prepare_data
+from keepstep.integrations.lightning.fit import Fit
+from keepstep.torch.runtime.run import Run
+
+R = TypeVar("R")
+
+
+class KeepstepStrategy(DDPStrategy):
+    """`fit` loses no committed step: a rank that dies is replaced, and all go on from the last committed step.
+
+    `options` go to DistributedDataParallel.
+
+    Attributes:
+        run: of the entry that is under way; None outside of one.
+        fit: the training that is under way, or was the last; None before.
+        lacks_training: this process came after training was over.
+
+    Raises:
+        KeepstepError: outside of ``keepstep run``.
+    """
+
+    strategy_name = "keepstep"
+
+    def __init__(self, **options: Any) -> None:
+        self._session = session("Trainer(strategy='keepstep')")
+        super().__init__(cluster_environment=KeepstepEnvironment(self._session), **options)
+        for name in ("ddp_comm_state", "ddp_comm_hook", "ddp_comm_wrapper", "model_averaging_period"):
+            if getattr(self, f"_{name}") is not None:
+                raise KeepstepError(f"KeepstepStrategy: {name} cannot be recovered; leave it out")
+        if torch.cuda.is_available() or not self._session.welcome.spare:
+            self._session.need_rank("Lightning")  # models go to the rank's GPU when they are made
+        self.run: Run | None = None
+        self.fit: Fit | None = None
+        self.lacks_training = False
+        self._alone = False
+
+    # ---- this process ----
+
+    def _configure_launcher(self) -> None:
+        self._launcher = _KeepstepLauncher(self)
+
+    @property
+    def root_device(self) -> torch.device:
+        devices = self.parallel_devices
+        assert devices
+        return devices[self.local_rank % len(devices)]
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def set_world_ranks(self) -> None:
+        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
+
+    def setup_distributed(self) -> None:
+        """The process group belongs to a generation; an entry makes it."""
+        reset_seed()
+        self.set_world_ranks()
+
+    def setup(self, trainer: Any) -> None:
+        """As of a DDPStrategy, without the wrapper, which belongs to a generation, too."""
+        assert self.accelerator is not None and self.model is not None
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        self.accelerator.setup(trainer)
+        if fitting and self._layer_sync:
+            self.model = self._layer_sync.apply(self.model)
+        self.precision_plugin.convert_module(self.model)
+        self.model_to_device()
+        if fitting:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+        if fitting:
+            _optimizers_to_device(self.optimizers, self.root_device)
+
+    def enter(self, run: Run) -> None:
+        """An entry begins: this process has a rank, perhaps for the first time."""
+        self.run = run
+        self.set_world_ranks()
+
+    def leave(self) -> None:
+        """It is over, or interrupted."""
+        self.run = None
+
+    # ---- steps ----
+
+    def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().backward(closure_loss, optimizer, *args, **kwargs)
+        assert self.fit is not None
+        self.fit.step.losses.append(closure_loss.detach())
+        return loss
+
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        assert self.fit is not None
+        self.fit.closure = closure
+        return super().optimizer_step(self.fit.prepared(optimizer), closure, model, **kwargs)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if self.lacks_training:
+            raise KeepstepError(
+                "Trainer.save_checkpoint: this process replaced one that died after training, so its model is not "
+                "trained. Save in training (ModelCheckpoint, or on_train_end of a callback), or call "
+                "trainer.validate() or trainer.test() on all ranks first: that brings the weights here"
+            )
+        if self.is_global_zero and self.fit is not None:
+            self.fit.events.saving(filepath)
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    # ---- collectives: one that a fault cut short returns zeros ----
+
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        if not self._alone:
+            self._whole(functools.partial(super().barrier, *args, **kwargs))
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        return obj if self._alone else self._whole(functools.partial(super().broadcast, obj, src))
+
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if self._alone else self._whole(functools.partial(super().reduce, tensor, *args, **kwargs))
+
+    def all_gather(self, *args: Any, **kwargs: Any) -> Any:
+        return self._whole(functools.partial(super().all_gather, *args, **kwargs))
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """What this process does in it, others may not do: nothing is asked of them."""
+        self._alone = True
+        try:
+            yield
+        finally:
+            self._alone = False
+
+    def _whole(self, function: Callable[[], R]) -> R:
+        if self.run is None or not dist.is_initialized():
+            return function()
+        try:
+            return function()
+        finally:
+            self.run._check_interrupted()
+
+
+class _KeepstepLauncher(_Launcher):
+    """Starts nothing. Called when a ``fit``, ``validate``, ``test`` or ``predict`` begins, with the Trainer."""
+
+    is_interactive_compatible = False
+
+    def __init__(self, strategy: KeepstepStrategy) -> None:
+        self._strategy = strategy
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        strategy = self._strategy
+        if trainer.state.fn == TrainerFn.FITTING:
+            strategy.fit = Fit(trainer)
+            trainer._run_stage = functools.partial(stages.fit, trainer)
+        else:
+            trainer._run_stage = functools.partial(stages.evaluate, trainer)
+        trainer._data_connector.prepare_data = functools.partial(prepare_data, trainer, strategy._session)
+        trainer._signal_connector.register_signal_handlers = _leave_signals
+        return function(*args, **kwargs)
+
+    def kill(self, signum: Any) -> None:
+        pass
+
+
+def _leave_signals() -> None:
+    """SIGTERM is the agent's: notices of preemption come from it."""

@@ -1,0 +1,142 @@
+"""A LightningModule and a Trainer as Lightning's own examples have them, with all that a Trainer does around a step."""
+
+import json
+import os
+from pathlib import Path
+
+import mine
+import torch
+import torchmetrics
+
+import keepstep.integrations.lightning  # noqa: F401  # isort: split
+
+import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+
+class Model(L.LightningModule):
+    def __init__(self, case):
+        super().__init__()
+        self.case = case
+        self.automatic_optimization = case != "manual"
+        self.net = mine.Net(width=64)
+        self.error = torchmetrics.MeanSquaredError()
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        predicted = self(x)
+        loss = mine.loss_of(predicted, y)
+        self.error(predicted, y)
+        self.log("loss", loss, prog_bar=True, on_step=True, on_epoch=True, sync_dist=True)
+        self.log("error", self.error, on_step=False, on_epoch=True)
+        if self.case != "manual":
+            return loss
+        optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        self.manual_backward(loss / 2)
+        if batch_idx % 2 == 1 or self.trainer.is_last_batch:
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", mine.loss_of(self(x + 0.01 * torch.randn_like(x)), y), sync_dist=True)
+
+    def configure_optimizers(self):
+        rate = 0.5 if self.case == "stops early" else 1e-2
+        optimizer = torch.optim.AdamW(self.parameters(), lr=rate)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Data(L.LightningDataModule):
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = Path(folder)
+
+    def prepare_data(self):
+        with (self.folder / "prepared").open("a") as out:
+            out.write("once\n")
+
+    def train_dataloader(self):
+        assert (self.folder / "prepared").exists()
+        return torch.utils.data.DataLoader(mine.Corpus(96), batch_size=4, shuffle=True)
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(mine.Corpus(32, first=1000), batch_size=4)
+
+
+class Dies(L.Callback):
+    """Is killed in the hook that `--die RANK:HOOK:STEP` names."""
+
+    def __init__(self, chosen):
+        self.chosen = chosen
+
+    def __getattribute__(self, name):
+        if not name.startswith("on_") or name.endswith("checkpoint"):
+            return super().__getattribute__(name)
+        return lambda trainer, *_, **__: trainer.training and mine.may_die(self.chosen, name, trainer.global_step)
+
+
+class Told(L.Callback):
+    """What callbacks are told on rank 0, a line for each event."""
+
+    def __init__(self, folder):
+        self.path = Path(folder) / "told.jsonl"
+
+    def tell(self, event, trainer, **what):
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            line = {"event": event, "step": trainer.global_step, "epoch": trainer.current_epoch, **what}
+            with self.path.open("a") as out:
+                out.write(json.dumps(line) + "\n")
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.tell("batch", trainer, index=batch_idx, loss=float(outputs["loss"]), x=float(batch[0].sum()))
+
+    def on_validation_end(self, trainer, module):
+        self.tell("validated", trainer, loss=float(trainer.callback_metrics["val_loss"]))
+
+    def on_train_epoch_end(self, trainer, module):
+        metrics = trainer.callback_metrics
+        self.tell("epoch", trainer, loss=float(metrics["loss_epoch"]), error=float(metrics["error"]))
+
+    def on_train_end(self, trainer, module):
+        self.tell("end", trainer)
+
+
+# What `--case` adds to the arguments of the Trainer.
+CASES = {
+    "plain": {},
+    "limited": {"limit_train_batches": 5, "val_check_interval": 3},
+    "manual": {"accumulate_grad_batches": 1, "gradient_clip_val": None},
+    "resumes": {},
+    "stops early": {"val_check_interval": 2, "max_epochs": 40, "max_steps": -1},
+}
+
+
+def main(chosen):
+    L.seed_everything(7)
+    folder = Path(chosen.saves or chosen.out) / "checkpoints"
+    saves = ModelCheckpoint(folder, "{step}", monitor="val_loss", save_top_k=2, save_last=True)
+    arguments = {
+        "max_epochs": 5, "max_steps": chosen.until, "accumulate_grad_batches": 2, "gradient_clip_val": 1.0,
+        "val_check_interval": 4, "log_every_n_steps": 1, "enable_progress_bar": True, "accelerator": "cpu",
+        "callbacks": [Dies(chosen), Told(chosen.out), saves, LearningRateMonitor()],
+        "logger": CSVLogger(chosen.out, version="csv"), "strategy": "keepstep",
+    }  # fmt: skip
+    if chosen.case == "stops early":
+        arguments["callbacks"].append(EarlyStopping("val_loss", patience=3))
+    trainer = L.Trainer(**(arguments | CASES[chosen.case]))
+    model = Model(chosen.case)
+    last = folder / "last.ckpt"
+    trainer.fit(model, Data(chosen.out), ckpt_path=last if chosen.saves and last.exists() else None)
+    mine.leave(chosen.out, os.environ["RANK"], model=model.state_dict(), optimizer=trainer.optimizers[0].state_dict())
+
+
+if __name__ == "__main__":
+    main(mine.options())
