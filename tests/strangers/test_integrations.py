@@ -25,6 +25,13 @@ LIBRARIES = {
         {"step": 14, "log": 14 + 4 + 1, "evaluate": 4, "save": 3, "epoch": 5},
     ),
     "accelerate_loop": (9, ["evaluate:1", "evaluate:2"], {"evaluated": 3}),
+    "lightning_fit": (  # 6 batches and 3 steps in an epoch; validated after each 4th of its batches
+        14,
+        ["on_train_batch_start:8", "on_before_zero_grad:8", "on_before_optimizer_step:8", "on_train_batch_end:8",
+         "on_validation_start:8", "on_validation_batch_end:8", "on_validation_end:8", "on_train_epoch_end:9",
+         "on_train_epoch_start:9", "on_train_end:14"],
+        {"batch": 4 * 6 + 4, "validated": 5, "epoch": 5, "end": 1},
+    ),
 }  # fmt: skip
 BEHIND = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
 

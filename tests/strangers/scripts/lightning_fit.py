@@ -4,13 +4,13 @@ import json
 import os
 from pathlib import Path
 
+import keepstep.integrations.lightning  # noqa: F401
+
+# isort: split
+import lightning as L
 import mine
 import torch
 import torchmetrics
-
-import keepstep.integrations.lightning  # noqa: F401  # isort: split
-
-import lightning as L
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 import keepstep
 from keepstep import KeepstepError, _engine
 from keepstep._session import session
-from keepstep.integrations.lightning import loops
+from keepstep.integrations.lightning import loggers, loops
 from keepstep.integrations.lightning.events import Events, heard_once
 from keepstep.integrations.lightning.loader import FitLoader, FitStep, limited
 from keepstep.integrations.lightning.rank_state import RankState
@@ -130,7 +130,6 @@ class Fit:
         if self.replaying and fresh:
             self._catch_up()
         self._rank_state.put_back(self._first if run.version == 0 else self._rank_state.taken)
-        self.seed_tail()
         if self.replaying:
             run._evaluations.step = run.version
         else:
@@ -152,9 +151,11 @@ class Fit:
     def _catch_up(self) -> None:
         """This process has a rank that another one held: its callbacks hear that training began, and the epoch."""
         trainer = self.trainer
-        for each in trainer.callbacks:
-            if isinstance(each, ProgressBar) and trainer.is_global_zero:
-                each.enable()
+        if trainer.is_global_zero:
+            loggers.take_over(trainer, trainer.strategy.session)
+            for each in trainer.callbacks:
+                if isinstance(each, ProgressBar):
+                    each.enable()
         trainer.training = True
         with trainer.strategy.alone(), heard_once(self.events, again=True):
             trainer.fit_loop.on_run_start()
@@ -164,6 +165,9 @@ class Fit:
 
     def _before_the_first_step(self) -> None:
         trainer = self.trainer
+        self.seed_tail()
+        if trainer.is_global_zero:
+            loggers.publish(trainer, trainer.strategy.session)
         for each in trainer.callbacks:
             if isinstance(each, ModelCheckpoint):
                 each.dirpath = trainer.strategy.broadcast(each.dirpath)  # a logger's version may be in it
@@ -199,6 +203,7 @@ class Fit:
         self.seed_tail()
 
     def seed_tail(self) -> None:
+        """What is drawn from here on, up to the next batch, follows from the version and the rank."""
         run = self._run
         assert run is not None
         seeds.seed_all(_engine.mix_seed(run.seed ^ _TAIL, run.version, run.rank))

@@ -91,7 +91,9 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
             return
         fit.replaying = False
         self.on_run_start(data_fetcher)
-        self._finish_batch(fit.last_output(), fit.last_batch())
+        batch = fit.last_batch()
+        fit.seed_tail()
+        self._finish_batch(fit.last_output(), batch)
         self.on_advance_end(data_fetcher)
         self.on_iteration_done()
         while not self.done:

@@ -18,7 +18,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from keepstep import KeepstepError
 from keepstep._session import session
-from keepstep.integrations.lightning import stages
+from keepstep.integrations.lightning import loggers, stages
 from keepstep.integrations.lightning.environment import KeepstepEnvironment, prepare_data
 from keepstep.integrations.lightning.fit import Fit
 from keepstep.torch.runtime.run import Run
@@ -32,6 +32,7 @@ class KeepstepStrategy(DDPStrategy):
     `options` go to DistributedDataParallel.
 
     Attributes:
+        session: this process's place in the job.
         run: of the entry that is under way; None outside of one.
         fit: the training that is under way, or was the last; None before.
         lacks_training: this process came after training was over.
@@ -43,13 +44,13 @@ class KeepstepStrategy(DDPStrategy):
     strategy_name = "keepstep"
 
     def __init__(self, **options: Any) -> None:
-        self._session = session("Trainer(strategy='keepstep')")
-        super().__init__(cluster_environment=KeepstepEnvironment(self._session), **options)
+        self.session = session("Trainer(strategy='keepstep')")
+        super().__init__(cluster_environment=KeepstepEnvironment(self.session), **options)
         for name in ("ddp_comm_state", "ddp_comm_hook", "ddp_comm_wrapper", "model_averaging_period"):
             if getattr(self, f"_{name}") is not None:
                 raise KeepstepError(f"KeepstepStrategy: {name} cannot be recovered; leave it out")
-        if torch.cuda.is_available() or not self._session.welcome.spare:
-            self._session.need_rank("Lightning")  # models go to the rank's GPU when they are made
+        if torch.cuda.is_available() or not self.session.welcome.spare:
+            self.session.need_rank("Lightning")  # models go to the rank's GPU when they are made
         self.run: Run | None = None
         self.fit: Fit | None = None
         self.lacks_training = False
@@ -171,10 +172,11 @@ class _KeepstepLauncher(_Launcher):
         strategy = self._strategy
         if trainer.state.fn == TrainerFn.FITTING:
             strategy.fit = Fit(trainer)
+            loggers.follow(trainer, strategy.session)
             trainer._run_stage = functools.partial(stages.fit, trainer)
         else:
             trainer._run_stage = functools.partial(stages.evaluate, trainer)
-        trainer._data_connector.prepare_data = functools.partial(prepare_data, trainer, strategy._session)
+        trainer._data_connector.prepare_data = functools.partial(prepare_data, trainer, strategy.session)
         trainer._signal_connector.register_signal_handlers = _leave_signals
         return function(*args, **kwargs)
 
