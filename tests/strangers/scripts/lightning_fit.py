@@ -80,7 +80,7 @@ class Dies(L.Callback):
     def __getattribute__(self, name):
         if not name.startswith("on_") or name.endswith("checkpoint"):
             return super().__getattribute__(name)
-        return lambda trainer, *_, **__: trainer.training and mine.may_die(self.chosen, name, trainer.global_step)
+        return lambda trainer, *_, **__: trainer.sanity_checking or mine.may_die(self.chosen, name, trainer.global_step)
 
 
 class Told(L.Callback):

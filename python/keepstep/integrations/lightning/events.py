@@ -34,6 +34,7 @@ class Events:
         self._session = session
         self._run: Run | None = None
         self._again = False
+        self._marked = b""
         self._forget(0)
 
     def _forget(self, version: int) -> None:
@@ -68,15 +69,21 @@ class Events:
 
     @contextlib.contextmanager
     def event(self, rare: bool) -> Iterator[bool]:
-        """Something is heard; whether it was before. Raises if the generation ended: what it tells may be wrong."""
+        """Something is heard; whether it was before. `rare`: it may take long, so a mark is set on both sides.
+
+        Raises if the generation ended: what it tells may be wrong.
+        """
         assert self._run is not None
         self._run._check_interrupted()
         if self._again:
             yield False
             return
-        yield self._count < self._heard
+        before = self._count < self._heard
+        if rare and not before:
+            self.mark()
+        yield before
         self._count += 1
-        if self._count > self._heard:
+        if not before:
             self._heard = self._count
             if rare:
                 self.mark()
@@ -102,8 +109,10 @@ class Events:
     def mark(self) -> None:
         """What this rank told so far."""
         saved = sorted(self._saved | self._saved_before)
-        mark = {"version": self._version, "heard": self._heard, "saved": saved}
-        self._session.store("set", self._key(), json.dumps(mark).encode(), ends_with_generation=False)
+        mark = json.dumps({"version": self._version, "heard": self._heard, "saved": saved}).encode()
+        if mark != self._marked:
+            self._session.store("set", self._key(), mark, ends_with_generation=False)
+            self._marked = mark
 
     def _take_over(self) -> None:
         assert self._run is not None
