@@ -111,23 +111,37 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
 TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vote"]
 
 
-def test_a_trainer_that_stops_early_loads_its_best_model(tmp_path):
-    words = ["--case", "stops early"]
-    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+@pytest.mark.parametrize(
+    ("library", "case"),
+    [
+        ("hf_recoverable", "stops early"),  # and loads its best model
+        ("lightning_fit", "stops early"),
+        ("lightning_fit", "limited"),
+        ("lightning_fit", "manual"),
+    ],
+)
+def test_two_deaths_change_nothing_in_other_cases(tmp_path, library, case):
+    words = ["--case", case]
+    reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     steps = [line["step"] for line in reference["logged"]]
-    assert 6 <= steps[-1] < LIBRARIES["hf_recoverable"][0], "it stops early"
-    job = run_library("hf_recoverable", tmp_path / "killed", *words, inject=TWICE)
+    assert steps[-1] == {("hf_recoverable", "stops early"): 6, ("lightning_fit", "stops early"): 7}.get(
+        (library, case), LIBRARIES[library][0]
+    )
+    job = run_library(library, tmp_path / "killed", *words, inject=TWICE)
     assert left_by(job) == reference, job.explain()
 
 
-def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path):
+@pytest.mark.parametrize(("library", "saved"), [("hf_recoverable", 6), ("lightning_fit", 8)])
+def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved):
+    """Lightning's is saved in the middle of an epoch. One rank dies before the first step behind it."""
     words = ["--case", "resumes"]
-    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+    reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     saves = ["--saves", tmp_path / "saves"]
-    first = left_by(run_library("hf_recoverable", tmp_path / "first", *words, *saves, spares=0, until=6))
-    second = run_library("hf_recoverable", tmp_path / "second", *words, *saves, inject=TWICE)
+    first = left_by(run_library(library, tmp_path / "first", *words, *saves, spares=0, until=saved))
+    deaths = ["kill:rank=0,step=1,phase=backward", *TWICE]
+    second = run_library(library, tmp_path / "second", *words, *saves, inject=deaths)
     left = left_by(second)
-    losses = [[line["loss"] for line in each["told"] if "loss" in line and line["event"] == "log"]
+    losses = [[line["loss"] for line in each["told"] if "loss" in line and line["event"] in ("log", "batch")]
               for each in (first, left, reference)]  # fmt: skip
     assert losses[0] + losses[1] == losses[2], second.explain()
     assert left["final"] == reference["final"], second.explain()
@@ -142,10 +156,11 @@ def test_a_trainer_of_adapters_sends_only_these(tmp_path):
     assert len(sent) == 2 and max(sent) < 40_000, sent  # 2 layers x 2 projections x 2 x 64 x 4 bytes, three times
 
 
-def test_a_trainer_evaluates_after_training_although_a_rank_died_in_between(tmp_path):
+@pytest.mark.parametrize("library", ["hf_recoverable", "lightning_fit"])
+def test_a_trainer_evaluates_after_training_although_a_rank_died_in_between(tmp_path, library):
     words = ["--case", "evaluates after"]
-    reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
+    reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     assert "predicted" in reference["history"][-1]
-    job = run_library("hf_recoverable", tmp_path / "killed", *words, "--die", "2:behind:0")
+    job = run_library(library, tmp_path / "killed", *words, "--die", "2:behind:0")
     assert (tmp_path / "killed" / "died").exists(), job.explain()
     assert left_by(job) == reference, job.explain()

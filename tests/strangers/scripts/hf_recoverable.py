@@ -79,7 +79,6 @@ CASES = {
     "resumes": {"lr_scheduler_type": "constant"},  # follows from no last step
     "stops early": {
         "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss",
-        "learning_rate": 0.3,
     },
 }  # fmt: skip
 
@@ -108,7 +107,7 @@ def main(chosen):
         callbacks=[Dies(chosen), Told(chosen.out)],
     )
     if chosen.case == "stops early":
-        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2))
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2, early_stopping_threshold=100))
     trainer = recoverable(trainer)
     trainer.train(resume_from_checkpoint=bool(chosen.saves) and any(folder.glob("checkpoint-*")))
     if chosen.case == "evaluates after":

@@ -132,6 +132,9 @@ class Fit:
         self._rank_state.put_back(self._first if run.version == 0 else self._rank_state.taken)
         if self.replaying:
             run._evaluations.step = run.version
+            # Whether the next forward begins with rank 0's buffers. In manual optimization Lightning commits inside of
+            # a forward, which leaves False.
+            strategy.model.require_forward_param_sync = module.automatic_optimization
         else:
             self._before_the_first_step()
 

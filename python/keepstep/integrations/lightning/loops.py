@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -104,6 +105,11 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
                 break
             finally:
                 self.on_iteration_done()
+
+    def reset(self) -> None:
+        with warnings.catch_warnings():  # Lightning takes the loader for one that cannot begin in an epoch
+            warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+            super().reset()
 
     @property
     def _fit(self) -> Fit:

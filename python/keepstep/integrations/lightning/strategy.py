@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy
@@ -127,20 +126,20 @@ class KeepstepStrategy(DDPStrategy):
             self.fit.events.saving(filepath)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
-    # ---- collectives: one that a fault cut short returns zeros ----
+    # ---- collectives: of an entry. One that a fault cut short returns zeros ----
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
-        if not self._alone:
-            self._whole(functools.partial(super().barrier, *args, **kwargs))
+        if self._has_peers:
+            self._whole(super().barrier, *args, **kwargs)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        return obj if self._alone else self._whole(functools.partial(super().broadcast, obj, src))
+        return self._whole(super().broadcast, obj, src) if self._has_peers else obj
 
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return tensor if self._alone else self._whole(functools.partial(super().reduce, tensor, *args, **kwargs))
+        return self._whole(super().reduce, tensor, *args, **kwargs) if self._has_peers else tensor
 
     def all_gather(self, *args: Any, **kwargs: Any) -> Any:
-        return self._whole(functools.partial(super().all_gather, *args, **kwargs))
+        return self._whole(super().all_gather, *args, **kwargs)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -151,13 +150,16 @@ class KeepstepStrategy(DDPStrategy):
         finally:
             self._alone = False
 
-    def _whole(self, function: Callable[[], R]) -> R:
-        if self.run is None or not dist.is_initialized():
-            return function()
+    @property
+    def _has_peers(self) -> bool:
+        return self.run is not None and not self._alone
+
+    def _whole(self, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         try:
-            return function()
+            return function(*args, **kwargs)
         finally:
-            self.run._check_interrupted()
+            if self.run is not None:
+                self.run._check_interrupted()
 
 
 class _KeepstepLauncher(_Launcher):
