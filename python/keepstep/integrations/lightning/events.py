@@ -1,4 +1,4 @@
-"""Callbacks and loggers hear of each event once, however often the tail of a step is run."""
+"""Callbacks and loggers hear of each event once, however often the end of a step is run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FREQUENT = ("batch", "backward", "zero_grad", "optimizer_step")  # in the names
 
 
 def has_state(callback: Callback) -> bool:
-    """Whether it says what it remembers. That is put back, and so it hears the events of a tail again."""
+    """Whether it says what it remembers. That is put back, and so it hears the events of a step's end again."""
     return type(callback).state_dict is not Callback.state_dict
 
 
 class Events:
     """Counts them from the last commit on: after a fault they come again in the same order.
 
-    A process that takes over a rank does not repeat what its predecessor told by the end of a tail, or in rare events.
+    A process that takes over a rank does not repeat what its predecessor told by a step's end, or in rare events.
     """
 
     def __init__(self, session: Session) -> None:
@@ -63,7 +63,7 @@ class Events:
         self._run = None
 
     def committed(self) -> None:
-        """A new tail begins."""
+        """The end of another step begins."""
         assert self._run is not None
         self._forget(self._run.version)
 
@@ -97,7 +97,7 @@ class Events:
             self.mark()
 
     def is_written_again(self, path: Any) -> bool:
-        """Whether `path` was written in this tail, in an earlier entry: its file is to be replaced."""
+        """Whether `path` was written in this step's end, in an earlier entry: its file is to be replaced."""
         return str(path) in self._saved_before - self._saved
 
     # ---- for a successor ----
@@ -182,7 +182,7 @@ _file_exists = ModelCheckpoint.file_exists
 
 
 def _exists_already(self: Any, filepath: Any, trainer: Any) -> bool:
-    """A checkpoint that an interrupted tail wrote is written again, under its name."""
+    """A checkpoint that an interrupted entry wrote is written again, under its name."""
     events = _events_of(trainer)
     if events is None:
         return _file_exists(self, filepath, trainer)

@@ -1,8 +1,8 @@
 """One ``Trainer.fit`` in this process, with an entry for each generation.
 
-What Lightning's loops do behind a commit, up to the next batch, is called the step's tail here: hooks, logs,
+What Lightning's loops do behind a commit, up to the next batch, is called the step's end here: hooks, logs,
 validation, checkpoints, the end of an epoch. It follows from the state that the commit left. So each entry puts that
-state back on all ranks, and runs the tail again; what was told and logged by then is not told again (events.py).
+state back on all ranks, and runs the end again; what was told and logged by then is not told again (events.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from keepstep.torch.step.open_step import CommittedStep
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
-_TAIL = 0x7461696C  # of random numbers: not those of a batch
+_END = 0x656E64  # of random numbers: not those of a batch
 _ALL = 1.0
 
 
@@ -53,7 +53,7 @@ class Fit:
         trainer: Lightning's.
         loader: of the entry that is under way; None outside of one.
         events: what callbacks and loggers hear.
-        replaying: the entry that is under way begins with the tail of the last committed step.
+        replaying: the entry that is under way begins with the end of the last committed step.
         closure: that the newest optimizer's step computes its gradients with.
     """
 
@@ -104,7 +104,7 @@ class Fit:
         self._rank_state = RankState(self.trainer)
         self._first = self._rank_state.first()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Training is over: the Trainer has its own schedules again."""
         self._schedules.leave()
 
@@ -168,7 +168,7 @@ class Fit:
 
     def _before_the_first_step(self) -> None:
         trainer = self.trainer
-        self.seed_tail()
+        self.seed_end()
         if trainer.is_global_zero:
             loggers.publish(trainer, trainer.strategy.session)
         for each in trainer.callbacks:
@@ -191,7 +191,7 @@ class Fit:
         return step
 
     def step_begins(self) -> None:
-        """The tail of the step before is over in this process."""
+        """The end of the step before is over in this process."""
         assert self._run is not None
         self._run._evaluations.step = 0
 
@@ -203,13 +203,13 @@ class Fit:
         commit()
         self._last = (run.version, trainer._results.batch)
         self.events.committed()
-        self.seed_tail()
+        self.seed_end()
 
-    def seed_tail(self) -> None:
+    def seed_end(self) -> None:
         """What is drawn from here on, up to the next batch, follows from the version and the rank."""
         run = self._run
         assert run is not None
-        seeds.seed_all(_engine.mix_seed(run.seed ^ _TAIL, run.version, run.rank))
+        seeds.seed_all(_engine.mix_seed(run.seed ^ _END, run.version, run.rank))
 
     def last_output(self) -> Any:
         """What the training step of the last committed step returned, as far as it is a loss."""

@@ -93,7 +93,7 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
         fit.replaying = False
         self.on_run_start(data_fetcher)
         batch = fit.last_batch()
-        fit.seed_tail()
+        fit.seed_end()
         self._finish_batch(fit.last_output(), batch)
         self.on_advance_end(data_fetcher)
         self.on_iteration_done()

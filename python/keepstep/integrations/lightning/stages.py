@@ -35,7 +35,7 @@ def fit(trainer: Any) -> None:
 
     strategy.lacks_training = True
     lightning_fit()
-    training.end()
+    training.finish()
 
 
 def evaluate(trainer: Any) -> Any:

@@ -19,8 +19,13 @@ LIBRARIES = Group(
             "`keepstep.integrations.accelerate.Accelerator` ([accelerate.md](../how-to/accelerate.md))",
         ),
         Name(
-            ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"),
-            "`Trainer` of Lightning and of NeMo",
+            ("lightning.Trainer", "lightning.pytorch.Trainer"),
+            "`lightning.Trainer`",
+            '`Trainer(strategy="keepstep")` ([lightning.md](../how-to/lightning.md))',
+        ),
+        Name(
+            ("pytorch_lightning.Trainer",),
+            "`Trainer` of `pytorch_lightning` and of NeMo",
             "no counterpart: write the loop ([existing_loop.md](../how-to/existing_loop.md)). Unchanged, it restarts "
             "from its checkpoint",
         ),
