@@ -115,7 +115,7 @@ class Told(L.Callback):
 # What `--case` adds to the arguments of the Trainer.
 CASES = {
     "plain": {},
-    "evaluates after": {"limit_val_batches": 0},
+    "evaluates after": {},
     "limited": {"limit_train_batches": 5, "val_check_interval": 3},
     "manual": {"accumulate_grad_batches": 1, "gradient_clip_val": None},
     "resumes": {},
@@ -141,11 +141,12 @@ def main(chosen):
     trainer.fit(model, Data(chosen.out), ckpt_path=last if chosen.saves and last.exists() else None)
     if chosen.case == "evaluates after":
         mine.may_die(chosen, "behind", 0)
-        trainer.limit_val_batches = 1.0
         [found] = trainer.validate(model, Data(chosen.out))
         predicted = trainer.predict(model, Data(chosen.out).val_dataloader())
+        [best] = trainer.validate(model, Data(chosen.out), ckpt_path="best")
         if trainer.is_global_zero:
-            results = [{"validated": found["val_loss"], "predicted": float(sum(each.sum() for each in predicted))}]
+            results = [{"validated": found["val_loss"], "best": best["val_loss"],
+                        "predicted": float(sum(each.sum() for each in predicted))}]  # fmt: skip
             (Path(chosen.out) / "losses.json").write_text(json.dumps(results))
     mine.leave(chosen.out, os.environ["RANK"], model=model.state_dict())
 

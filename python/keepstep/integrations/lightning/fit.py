@@ -103,16 +103,26 @@ class Fit:
         self._schedules = Schedules(self.trainer)
         self._rank_state = RankState(self.trainer)
         self._first = self._rank_state.first()
+        self._forward = vars(self.trainer.lightning_module).get("forward")
 
-    def finish(self) -> None:
-        """Training is over: the Trainer has its own schedules again."""
+    def finish(self, known: list[Any]) -> None:
+        """Training is over: the Trainer has its own schedules again. `known`: what `checkpoints` was on rank 0."""
         self._schedules.leave()
+        if self.trainer.strategy.lacks_training:
+            self._rank_state.put_back_checkpoints(known)
+
+    def checkpoints(self) -> list[Any]:
+        """Which checkpoints training left."""
+        return self._rank_state.checkpoints()
 
     # ---- an entry ----
 
     def enter(self, run: Run) -> None:
         trainer = self.trainer
         strategy, module = trainer.strategy, trainer.lightning_module
+        vars(module).pop("forward", None)  # Lightning replaces it during a step, which may have been interrupted
+        if self._forward is not None:
+            module.forward = self._forward
         run.setup(self._protected)
         strategy.model = run.ddp(module, **strategy._ddp_kwargs)
         strategy.enter(run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 
 from keepstep import KeepstepError
 from keepstep.integrations.lightning import results
@@ -49,6 +50,18 @@ class RankState(torch.nn.Module):
 
     def output(self) -> dict[str, Any]:
         return dict(self.taken["output"])
+
+    def checkpoints(self) -> list[Any]:
+        """What `ModelCheckpoint` and its like know at the end, for a process that takes no part in training."""
+        found: list[Any] = extra_state.encoded("Checkpoint", [_attributes(each) for each in self._checkpoints()])
+        return found
+
+    def put_back_checkpoints(self, known: list[Any]) -> None:
+        for callback, attributes in zip(self._checkpoints(), extra_state.decoded(known), strict=True):
+            vars(callback).update(attributes)
+
+    def _checkpoints(self) -> list[Any]:
+        return [each for each in self._trainer.callbacks if isinstance(each, Checkpoint)]
 
     def _now(self) -> dict[str, Any]:
         trainer = self._trainer

@@ -24,18 +24,18 @@ def fit(trainer: Any) -> None:
     training.begin()
 
     @keepstep.recoverable(rehearse=False)
-    def lightning_fit(run: Run) -> None:
+    def lightning_fit(run: Run) -> list[Any]:
         try:
             training.enter(run)
             strategy.lacks_training = False
             with torch.autograd.set_detect_anomaly(trainer._detect_anomaly):
                 trainer.fit_loop.run()
+            return training.checkpoints()
         finally:
             training.leave()
 
     strategy.lacks_training = True
-    lightning_fit()
-    training.finish()
+    training.finish(lightning_fit())
 
 
 def evaluate(trainer: Any) -> Any:
