@@ -85,6 +85,42 @@ def test_a_rank_killed_between_two_functions_is_replaced_in_the_next_one(tmp_pat
     assert [event["ranks"] for event in job.events("late_death")] == [[0]], job.explain()
 
 
+STATISTICS = """
+import signal
+@keepstep.recoverable
+def train(run):
+    state = run.setup(lambda: keepstep.State(model=model, optimizer=optimizer))
+    replica = run.ddp(state.model)
+    for step in run.steps(Data(), global_batch=8, micro_batch=2, last_step=3):
+        for batch in step:
+            step.backward(replica(batch).sum())
+        step.commit(optimizer.step)
+@keepstep.recoverable(rehearse=False)
+def look(run):
+    run.setup(lambda: keepstep.State(model=model))
+    print(f"rank {run.rank} has seen", [[float(each) for each in buffer.flatten()] for buffer in model.buffers()])
+    run._form("look")
+    print(f"rank {run.rank} now has", [[float(each) for each in buffer.flatten()] for buffer in model.buffers()])
+model = torch.nn.BatchNorm1d(4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train()
+if os.environ["RANK"] == "1" and not os.path.exists(sys.argv[1] + "/died"):
+    open(sys.argv[1] + "/died", "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+look()
+"""
+
+
+def test_a_replacement_between_two_functions_begins_with_the_statistics_of_a_peer(tmp_path):
+    """Those of the rank that died are lost with it. The survivors keep their own."""
+    job = run_script(tmp_path, STATISTICS, [tmp_path], world=3, spares=1)
+    assert job.exit_code == 0, job.explain()
+    seen, now = ({int(rank): found for rank, found in re.findall(rf"rank (\d) {word} (.*)", job.output)}
+                 for word in ("has seen", "now has"))  # fmt: skip
+    assert seen[0] == now[0] and seen[2] == now[2] and seen[0] != seen[2], job.explain()
+    assert now[1] in (seen[0], seen[2]), job.explain()
+
+
 def test_a_process_that_dies_while_it_builds_for_the_second_function_is_replaced(tmp_path, reference):
     job = run(tmp_path, "--die", "finetune:built:any")
     assert_like(reference, tmp_path, job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 
@@ -34,7 +35,8 @@ def join(
     """
     engine = session.engine
     version = engine.version
-    if session.carries_state and not shards.wanted:
+    carried = session.carries_state
+    if carried and not shards.wanted:
         engine.set_state("clean", 0)  # ranks that skipped the previous function hydrate from this one
     session.carries_state = False
     fill, gives, texts = engine.ready(shards.wanted, shards.as_built)
@@ -50,7 +52,7 @@ def join(
     if fill is Fill.SAVED:
         _load_saved(load, version, shards.wanted)
     elif fill is Fill.PEERS:
-        staged = _hydrate(session, registry, capsule)
+        staged = _hydrate(session, registry, capsule, skipped=version == 0 and session.functions > 0 and not carried)
     elif fill is Fill.COPY:
         shards.fill(texts[0], version, capsule)
     elif fill is Fill.PARTS:
@@ -59,7 +61,8 @@ def join(
         flat = registry.flatten_sent(capsule.ids)
         staged = [dense(tensor) for tensor in flat.tensors.values()]
         cuda.synchronize()  # the engine reads beside torch's streams
-        engine.publish(manifest_json(flat), [region(tensor) for tensor in staged])
+        inherited = capsule.take() if version == 0 and session.functions > 0 else b""
+        engine.publish(manifest_json(flat, inherited), [region(tensor) for tensor in staged])
     try:
         engine.filled()
         restored = fill in (Fill.COPY, Fill.PARTS) or capsule.restore(engine, version)
@@ -102,8 +105,11 @@ def _load_saved(load: Callable[[int], None] | None, version: int, sharded: bool)
     load(version)
 
 
-def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[torch.Tensor]:
-    """Fills the registry. Returns what other newcomers of this node may read until `stop_publishing`."""
+def _hydrate(session: Session, registry: Registry, capsule: Capsule, skipped: bool) -> list[torch.Tensor]:
+    """Fills the registry, and the capsule too if this process `skipped` the function before: its own is lost.
+
+    Returns what other newcomers of this node may read until `stop_publishing`.
+    """
     engine = session.engine
     manifest = json.loads(engine.pull_manifest())
     names = [name for name, _, _ in manifest["tensors"]]
@@ -122,6 +128,8 @@ def _hydrate(session: Session, registry: Registry, capsule: Capsule) -> list[tor
                 if tensor is not stand_in:
                     tensor.copy_(stand_in)
         registry.load_values(manifest["values"], tensors)
+        if skipped and manifest["capsule"]:
+            capsule.put_back(base64.b64decode(manifest["capsule"]))
     except BaseException:
         engine.stop_publishing()
         raise

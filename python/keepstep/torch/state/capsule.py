@@ -125,8 +125,11 @@ class Capsule:
 
     def save(self, engine: Engine, version: int) -> None:
         """Saves the current buffers as those of `version`."""
-        if self.empty:
-            return
+        if not self.empty:
+            engine.save_capsule(version, self.take())
+
+    def take(self) -> bytes:
+        """The current buffers and extra state, for `put_back`."""
         buffers = self._buffers
         layout = [
             [name, str(b.dtype), list(b.shape), b.numel() * b.element_size(), b.device.type]
@@ -135,15 +138,17 @@ class Capsule:
         self._saved_extra = extra_state.take(self._extra)
         header = json.dumps({"buffers": layout, "extra": self._saved_extra}).encode()
         parts = [struct.pack("<I", len(header)), header, *raw_bytes(list(buffers.values()))]
-        engine.save_capsule(version, b"".join(parts))
+        return b"".join(parts)
 
     def restore(self, engine: Engine, version: int) -> bool:
         """Restores the buffers of `version`; False if some of them are missing."""
         if self.empty:
             return True
         data = engine.load_capsule(version)
-        if data is None:
-            return False
+        return data is not None and self.put_back(data)
+
+    def put_back(self, data: bytes) -> bool:
+        """What `take` returned, here or on another rank; False if something is missing."""
         (length,) = struct.unpack_from("<I", data)
         at = 4 + length
         header = json.loads(data[4:at])

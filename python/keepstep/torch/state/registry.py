@@ -7,6 +7,7 @@ Per-rank buffers that forward changes are not here but in the capsule (capsule.p
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -488,8 +489,8 @@ def values_json(flat: Flat) -> str:
     return json.dumps(flat.values, sort_keys=True)
 
 
-def manifest_json(flat: Flat) -> str:
-    """What a peer needs to receive `flat`, as JSON."""
+def manifest_json(flat: Flat, capsule: bytes = b"") -> str:
+    """What a peer needs to receive `flat`, as JSON. `capsule`: what it gets of this rank's own values (`Capsule`)."""
     return json.dumps(
         {
             "tensors": [
@@ -497,5 +498,6 @@ def manifest_json(flat: Flat) -> str:
                 for name, tensor in flat.tensors.items()
             ],
             "values": flat.values,
+            "capsule": base64.b64encode(capsule).decode(),
         }
     )
