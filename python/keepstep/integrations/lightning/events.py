@@ -33,7 +33,7 @@ class Events:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._run: Run | None = None
-        self._again = False
+        self._counts = True
         self._marked = b""
         self._forget(0)
 
@@ -75,7 +75,7 @@ class Events:
         """
         assert self._run is not None
         self._run._check_interrupted()
-        if self._again:
+        if not self._counts:
             yield False
             return
         before = self._count < self._heard
@@ -87,6 +87,15 @@ class Events:
             self._heard = self._count
             if rare:
                 self.mark()
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Inside, all callbacks hear what this process missed and its predecessor heard."""
+        self._counts = False
+        try:
+            yield
+        finally:
+            self._counts = True
 
     # ---- files of checkpoints ----
 
@@ -124,16 +133,6 @@ class Events:
         if mark.get("version") == self._version:
             self._heard = mark["heard"]
             self._saved_before = set(mark["saved"])
-
-
-@contextlib.contextmanager
-def heard_once(events: Events, again: bool) -> Iterator[None]:
-    """Inside, if `again`, all callbacks hear what is not counted: what a new process missed."""
-    events._again = again
-    try:
-        yield
-    finally:
-        events._again = False
 
 
 # ---- Lightning's side ----

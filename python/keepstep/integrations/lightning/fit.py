@@ -29,7 +29,7 @@ import keepstep
 from keepstep import KeepstepError, _engine
 from keepstep._session import session
 from keepstep.integrations.lightning import loggers, loops
-from keepstep.integrations.lightning.events import Events, heard_once
+from keepstep.integrations.lightning.events import Events
 from keepstep.integrations.lightning.loader import FitLoader, FitStep, limited
 from keepstep.integrations.lightning.rank_state import RankState
 from keepstep.integrations.lightning.schedules import Schedules
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 _END = 0x656E64  # of random numbers: not those of a batch
-_ALL = 1.0
 
 
 class Fit:
@@ -128,7 +127,7 @@ class Fit:
         strategy.enter(run)
         self._run = run
         source = source_of(self.plain, run._session)
-        if trainer.limit_train_batches != _ALL:
+        if isinstance(trainer.limit_train_batches, int) or trainer.limit_train_batches < 1:
             source = limited(source, self._limit(math.ceil(source.length / run.world_size)) * run.world_size)
         self.loader = FitLoader(run, source, self)
         self._schedules.enter()
@@ -170,7 +169,7 @@ class Fit:
                 if isinstance(each, ProgressBar):
                     each.enable()
         trainer.training = True
-        with trainer.strategy.alone(), heard_once(self.events, again=True):
+        with trainer.strategy.alone(), self.events.uncounted():
             trainer.fit_loop.on_run_start()
             self._rank_state.put_back(self._rank_state.taken)  # for the epoch's number
             call._call_callback_hooks(trainer, "on_train_epoch_start")
