@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 
@@ -146,19 +146,22 @@ def _events_of(trainer: Any) -> Events | None:
 _tell_callbacks = call._call_callback_hooks
 
 
-def _call_callback_hooks(trainer: Any, hook_name: str, *args: Any, **kwargs: Any) -> None:
+def _call_callback_hooks(
+    trainer: Any, hook_name: str, *args: Any, monitoring_callbacks: bool | None = None, **kwargs: Any
+) -> None:
     events = _events_of(trainer)
     if events is None:
-        _tell_callbacks(trainer, hook_name, *args, **kwargs)
+        _tell_callbacks(trainer, hook_name, *args, monitoring_callbacks=monitoring_callbacks, **kwargs)
         return
-    with events.event(rare=not any(part in hook_name for part in _FREQUENT)) as before:
-        everyone = trainer.callbacks
-        if before:
-            trainer.callbacks = [each for each in everyone if has_state(each)]
-        try:
-            _tell_callbacks(trainer, hook_name, *args, **kwargs)
-        finally:
-            trainer.callbacks = everyone
+    module = trainer.lightning_module
+    around, module._current_fx_name = module._current_fx_name, hook_name
+    rare = not any(part in hook_name for part in _FREQUENT)
+    for each in trainer.callbacks:  # one by one: a fault may interrupt what one of them does
+        if monitoring_callbacks in (None, isinstance(each, EarlyStopping | Checkpoint)):
+            with events.event(rare) as before, trainer.profiler.profile(f"[Callback]{each.state_key}.{hook_name}"):
+                if not before or has_state(each):
+                    getattr(each, hook_name)(trainer, module, *args, **kwargs)
+    module._current_fx_name = around
 
 
 _tell_loggers = _LoggerConnector.log_metrics
