@@ -7,7 +7,6 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from keepstep._yaml import Field
 from keepstep.recipe.reading import Layer, RecipeError, compose, layer_of_argument, layer_of_file
 from keepstep.recipe.settings import Recipe
 
@@ -37,7 +36,7 @@ def names() -> list[str]:
 
 
 def load(name: str, file: Path | None = None, arguments: list[str] | None = None) -> Recipe:
-    """The recipe `name`, changed by a file and by section.key=value. Without a name, the file says which it is based on.
+    """The recipe `name`, changed by a file and by section.key=value. A file says itself which recipe it is based on.
 
     Raises RecipeError with all mistakes.
     """
@@ -58,7 +57,9 @@ def load(name: str, file: Path | None = None, arguments: list[str] | None = None
             _check_name(based.scalar(), f"{layer.place(based.line)}: recipe: ")
             name = based.scalar()
     if not name:
-        raise RecipeError(f"{file}:1: recipe: is missing; say which recipe this one is based on, such as llama3-8b/lora")
+        raise RecipeError(
+            f"{file}:1: recipe: is missing; say which recipe this one is based on, such as llama3-8b/lora"
+        )
     _check_name(name, "")
     model, _, kind = name.partition("/")
     of_model = _file("models", model)
@@ -94,6 +95,3 @@ def _check_name(name: str, place: str) -> None:
     near = difflib.get_close_matches(name, known, 1, 0.4) or difflib.get_close_matches(model, models(), 1, 0.4)
     meant = f"; did you mean {near[0]}?" if near else ""
     raise RecipeError(f"{place}there is no recipe '{name}'{meant} `keepstep recipe list` shows all")
-
-
-__all__ = ["KINDS", "SCRIPTS", "Field", "kinds_of", "load", "models", "names", "script_of"]

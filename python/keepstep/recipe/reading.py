@@ -78,7 +78,9 @@ def compose(layers: Sequence[Layer], kind: str) -> Recipe:
         reader.compare(recipe)
     if reader.mistakes:
         order = {layer.name: number for number, layer in enumerate(layers)}
-        raise RecipeError(*(text for _, _, text in sorted((order[name], line, text) for name, line, text in reader.mistakes)))
+        raise RecipeError(
+            *(text for _, _, text in sorted((order[name], line, text) for name, line, text in reader.mistakes))
+        )
     return recipe
 
 
@@ -99,7 +101,9 @@ class _Reader:
         for layer, map_of in found:
             if map_of.kind != "mapping":
                 if map_of.kind != "null":
-                    self.wrong(layer, map_of.line, f"{path}: a map of keys is needed, such as {path}.{next(iter(known))}")
+                    self.wrong(
+                        layer, map_of.line, f"{path}: a map of keys is needed, such as {path}.{next(iter(known))}"
+                    )
                 continue
             for name, line, value in self._once(layer, map_of):
                 where = f"{path}.{name}".lstrip(".")
@@ -166,13 +170,17 @@ class _Reader:
     def compare(self, recipe: Recipe) -> None:
         """What does not fit together."""
         train, job = recipe.train, recipe.job
+        micro_batches = train.global_batch // train.micro_batch
         if train.global_batch % train.micro_batch:
-            self._at("train.micro_batch", f"is {train.micro_batch}, which does not divide train.global_batch={train.global_batch}")
-        elif train.global_batch // train.micro_batch < recipe.world:
+            self._at(
+                "train.micro_batch",
+                f"is {train.micro_batch}, which does not divide train.global_batch={train.global_batch}",
+            )
+        elif micro_batches < recipe.world:
             self._at(
                 "train.global_batch",
-                f"is {train.global_batch}: {train.global_batch // train.micro_batch} micro-batches of {train.micro_batch} "
-                f"for {recipe.world} ranks; each rank needs one",
+                f"is {train.global_batch}: {micro_batches} micro-batches of {train.micro_batch} for {recipe.world} "
+                "ranks; each rank needs one",
             )
         if train.warmup_steps > train.steps:
             self._at("train.warmup_steps", f"is {train.warmup_steps}, more than train.steps={train.steps}")

@@ -64,12 +64,17 @@ class Train:
     steps: int = key(1000, "number of the last step", at_least(1))
     global_batch: int = key(64, "samples of a step, over all ranks; with dpo pairs", at_least(1))
     micro_batch: int = key(1, "samples of one forward; divides global_batch", at_least(1))
-    learning_rate: float = key(1e-4, "its highest value; it rises in a line, then falls to a tenth in a cosine", above(0))
+    learning_rate: float = key(
+        1e-4, "its highest value; it rises in a line, then falls to a tenth in a cosine", above(0)
+    )
     warmup_steps: int = key(50, "steps until the highest learning rate", at_least(0))
     weight_decay: float = key(0.1, "of AdamW, for matrices", at_least(0))
     clip: float = key(1.0, "limit of the norm of the gradients", above(0))
     router_loss: float = key(
-        0.001, "weight of the loss that balances experts, in models that compute one", at_least(0), only="pretrain continue"
+        0.001,
+        "weight of the loss that balances experts, in models that compute one",
+        at_least(0),
+        only="pretrain continue",
     )
     autocast: bool = key(False, "compute in bfloat16 where torch.autocast does")
 
@@ -94,13 +99,14 @@ class Job:
     ranks: int = key(8, "ranks on each node; with cuda one for each GPU", at_least(1))
     spares: int = key(1, "standby processes on each node, which replace ranks that die", at_least(0))
     elastic: int = key(
-        0, "smallest number of nodes (on one node: of ranks) that the job goes on with; 0: its size is fixed", at_least(0)
+        0,
+        "smallest number of nodes (on one node: of ranks) that the job goes on with; 0: its size is fixed",
+        at_least(0),
     )
     parallel: str = key(
-        "ddp", "ddp: each rank has the whole model; fsdp: a part of it (CPUs only so far)", one_of("ddp", "fsdp"),
-        only="pretrain continue finetune",
-    )  # fmt: skip
-    copies: int = key(2, "with fsdp: nodes that hold a copy of each shard", at_least(1), only="pretrain continue finetune")
+        "ddp", "ddp: each rank has the whole model; fsdp: a part of it (CPUs only so far)", one_of("ddp", "fsdp")
+    )
+    copies: int = key(2, "with fsdp: nodes that hold a copy of each shard", at_least(1))
     checkpoint_every: int = key(100, "steps between two checkpoints in OUT/checkpoints", at_least(1))
     keep: int = key(2, "checkpoints that stay", at_least(1))
     seed: int = key(0, "of the job's random numbers", at_least(0))

@@ -9,10 +9,10 @@ import copy
 import sys
 from typing import Any
 
-import parts
 import torch
 
 import keepstep
+import parts
 from keepstep.data import PreferencePairs
 from keepstep.recipe import read
 

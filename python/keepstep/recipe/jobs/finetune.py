@@ -5,10 +5,10 @@ keepstep run --nproc-per-node 2 --spares 1 finetune.py recipe.yaml
 
 import sys
 
-import parts
 import torch
 
 import keepstep
+import parts
 from keepstep.data import PackedDataset
 from keepstep.recipe import read
 

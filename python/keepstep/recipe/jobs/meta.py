@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
-import parts
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import parts
 from keepstep.recipe import read
 from keepstep.recipe.settings import Recipe
 

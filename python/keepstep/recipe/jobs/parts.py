@@ -1,4 +1,4 @@
-"""What the scripts of recipes share: the model, its sharding, the optimizer, batches on a device, the result on disk."""
+"""What the scripts of recipes share: the model, its sharding, the optimizer, batches on a device, the result."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
 
 import keepstep
 from keepstep.data import document_mask
 from keepstep.recipe.settings import Recipe
+
+logging.disable_progress_bar()
+warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")  # peft uses that name
 
 
 def model_of(recipe: Recipe) -> Any:
@@ -39,7 +44,9 @@ def has_config(recipe: Recipe) -> bool:
 
 
 def recompute(model: Any) -> None:
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its old name
+    enable = (
+        getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    )  # its old name
     enable({"use_reentrant": False})
 
 
@@ -80,7 +87,9 @@ def adamw(model: torch.nn.Module, recipe: Recipe) -> torch.optim.AdamW:
         {"params": [each for each in trained if each.ndim >= 2], "weight_decay": recipe.train.weight_decay},
         {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([each for each in groups if each["params"]], lr=recipe.train.learning_rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(
+        [each for each in groups if each["params"]], lr=recipe.train.learning_rate, betas=(0.9, 0.95)
+    )
 
 
 def cosine(optimizer: torch.optim.Optimizer, recipe: Recipe) -> torch.optim.lr_scheduler.LambdaLR:
@@ -132,7 +141,9 @@ def packed(config: Any, document_ids: torch.Tensor, position_ids: torch.Tensor) 
     distance = position_ids.unsqueeze(-1) - position_ids.unsqueeze(-2)
     masks = {"full_attention": seen, "sliding_attention": seen & (distance < config.sliding_window).unsqueeze(1)}
     least = torch.finfo(torch.float32).min
-    added = {name: torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, least) for name, mask in masks.items()}
+    added = {
+        name: torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, least) for name, mask in masks.items()
+    }
     return {"position_ids": position_ids, "attention_mask": added}
 
 

@@ -5,10 +5,10 @@ keepstep run --nproc-per-node 2 --spares 1 pretrain.py recipe.yaml
 
 import sys
 
-import parts
 import torch
 
 import keepstep
+import parts
 from keepstep.data import TokenDataset
 from keepstep.recipe import read
 
@@ -41,7 +41,9 @@ def train(run: keepstep.Run) -> None:
         for tokens in step:
             tokens = tokens.to(device)
             with parts.autocast(recipe):
-                out = model(input_ids=tokens[:, :-1], use_cache=False, **({"output_router_logits": True} if balanced else {}))
+                out = model(
+                    input_ids=tokens[:, :-1], use_cache=False, **({"output_router_logits": True} if balanced else {})
+                )
             loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
             if getattr(out, "aux_loss", None) is not None:
                 loss = loss + recipe.train.router_loss * out.aux_loss
