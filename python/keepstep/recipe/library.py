@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from keepstep.recipe.reading import Layer, RecipeError, compose, layer_of_argument, layer_of_file
@@ -79,6 +80,7 @@ def script_of(recipe: Recipe, folder: Path | None = None) -> Path:
     return (folder or Path()) / recipe.script if recipe.script else SCRIPTS / KINDS[recipe.kind]
 
 
+@cache
 def _file(folder: str, name: str) -> Layer:
     path = _FOLDER / folder / f"{name}.yaml"
     layer = layer_of_file(path, f"{folder}/{name}.yaml")
