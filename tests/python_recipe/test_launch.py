@@ -59,6 +59,18 @@ def test_a_corpus_that_is_there_is_not_built():
     assert prepared("llama3-tiny/pretrain", "data.corpus=mine/corpus").build == []
 
 
+def test_a_corpus_of_other_data_is_not_taken_for_this_one():
+    recipe, command = library.load("llama3-tiny/lora"), prepared("llama3-tiny/lora").build
+    corpus(recipe.corpus)
+    launch.record(recipe, command)
+    assert prepared("llama3-tiny/lora").build == []
+    launch.record(recipe, [*command, "--eod", "7"])
+    (complaint,) = refused("llama3-tiny/lora")
+    assert complaint.startswith(
+        "data: out/llama3-tiny/lora/corpus.bin was built by another command (keepstep data chat "
+    )
+
+
 def test_a_second_run_has_a_journal_of_its_own(tmp_path):
     (tmp_path / "here" / "journal").mkdir(parents=True)
     (tmp_path / "here" / "journal" / "journal.jsonl").touch()

@@ -175,6 +175,7 @@ def _run(arguments: list[str]) -> int:
         built = subprocess.run([sys.executable, "-m", "keepstep.data", *commands.build[2:]], check=False).returncode
         if built:
             return built
+        launch.record(recipe, commands.build)
     program = keepstep_command()
     sys.stderr.flush()
     os.execv(program, [program, *commands.run[1:]])

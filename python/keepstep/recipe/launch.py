@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep.recipe import sample
-from keepstep.recipe.library import KINDS
 from keepstep.recipe.reading import RecipeError
 from keepstep.recipe.settings import Recipe
 
@@ -95,9 +94,8 @@ def _inputs(recipe: Recipe) -> list[str]:
             found.append(f"{text}/*.arrow")
         elif (Path(text) / "dataset_dict.json").is_file():
             parts = sorted(path.parent.name for path in Path(text).glob("*/state.json"))
-            raise RecipeError(
-                f"data.input: {text} has several data sets; choose one: {', '.join(f'{text}/{each}' for each in parts)}"
-            )
+            names = ", ".join(f"{text}/{each}" for each in parts)
+            raise RecipeError(f"data.input: {text} has several data sets; choose one: {names}")
         elif any(character in text for character in "*?[") or Path(text).exists():
             found.append(text)
         else:
@@ -107,29 +105,55 @@ def _inputs(recipe: Recipe) -> list[str]:
 
 def _build(recipe: Recipe) -> list[str]:
     """The command that builds the corpus; empty if it is there."""
-    data, corpus = recipe.data, recipe.corpus
-    if Path(f"{corpus}.idx").exists() and Path(f"{corpus}.bin").exists():
-        return []
+    corpus, data = recipe.corpus, recipe.data
     kind = {"finetune": "chat", "lora": "chat", "dpo": "chat --pairs"}.get(recipe.kind, "build")
+    if Path(f"{corpus}.idx").exists() and Path(f"{corpus}.bin").exists():
+        if data.input and built_by(corpus) not in ("", shown(_command(recipe, kind))):
+            raise RecipeError(
+                f"data: {corpus}.bin was built by another command ({built_by(corpus)}); choose another `out`, or remove "
+                f"{corpus}.*"
+            )
+        return []
     if not data.input:
         where = f"data.corpus: there is no {corpus}.bin" if data.corpus else "data.input: is missing"
         raise RecipeError(
             f"{where}; say what to build the corpus from (data.input), or build it with `keepstep data {kind}`"
         )
-    command = ["keepstep", "data", *kind.split(), "--input", *_inputs(recipe), "--out", corpus]
-    command += ["--tokenizer", data.tokenizer, "--append-eod"]
     if data.tokenizer != "bytes" and not Path(data.tokenizer).is_file():
         raise RecipeError(f"data.tokenizer: there is no file {data.tokenizer}; give a tokenizer.json, or bytes")
-    if data.end_of_document:
-        command += ["--eod", data.end_of_document]
-    if kind == "build" and data.field != "text":
-        command += ["--field", data.field]
+    command = _command(recipe, kind)
     if recipe.job.nodes > 1:
         raise RecipeError(
             f"data.corpus: there is no {corpus}.bin. With several nodes build it first, where all of them find it: "
             f"{shown(command)}"
         )
     return command
+
+
+def _command(recipe: Recipe, kind: str) -> list[str]:
+    data = recipe.data
+    command = ["keepstep", "data", *kind.split(), "--input", *_inputs(recipe), "--out", recipe.corpus]
+    command += ["--tokenizer", data.tokenizer, "--append-eod"]
+    if data.end_of_document:
+        command += ["--eod", data.end_of_document]
+    if kind == "build" and data.field != "text":
+        command += ["--field", data.field]
+    return command
+
+
+def built_by(corpus: str) -> str:
+    """The command that built it, if a recipe did; otherwise empty."""
+    path = _record(corpus)
+    return path.read_text().rstrip("\n") if path.exists() else ""
+
+
+def record(recipe: Recipe, command: Sequence[str]) -> None:
+    """Keeps the command beside the corpus that it has built."""
+    _record(recipe.corpus).write_text(f"{shown(command)}\n")
+
+
+def _record(corpus: str) -> Path:
+    return Path(f"{corpus}.command")
 
 
 def _run(recipe: Recipe) -> list[str]:
@@ -160,7 +184,3 @@ def _journal(recipe: Recipe) -> str:
     while Path(folder, "journal.jsonl").exists():
         folder = next(numbers)
     return folder
-
-
-def script_name(recipe: Recipe) -> str:
-    return KINDS[recipe.kind]
