@@ -18,7 +18,7 @@ def mistakes(folder, text, *arguments):
     ("text", "complaint"),
     [
         ("train: {steps: 5}\n", "my.yaml:1: recipe: is missing; say which recipe this one is based on"),
-        ("recipe: qwen3-tniy/lora\n", "my.yaml:1: recipe: there is no recipe 'qwen3-tniy/lora'; did you mean qwen3-tiny"),
+        ("recipe: qwen3-tniy/lora\n", "my.yaml:1: recipe: there is no recipe 'qwen3-tniy/lora'; did you mean qwen3"),
         ("recipe: llama3-tiny/sft\n", "llama3-tiny has pretrain, continue, finetune, lora, dpo"),
         (LORA + "train: {step: 5}\n", "my.yaml:2: train.step: there is no such key; did you mean train.steps?"),
         (LORA + "steps: 5\n", "my.yaml:2: steps: there is no such key; did you mean train.steps?"),
