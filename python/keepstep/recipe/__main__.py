@@ -199,8 +199,7 @@ def main(arguments: list[str]) -> int:
             raise RecipeError(f"there is no '{command}'; commands: list, show, run")
         return known[command](rest)
     except RecipeError as error:
-        for mistake in error.mistakes:
-            print(f"keepstep recipe: {mistake}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 2
 
 

@@ -110,8 +110,8 @@ def _build(recipe: Recipe) -> list[str]:
     if Path(f"{corpus}.idx").exists() and Path(f"{corpus}.bin").exists():
         if data.input and built_by(corpus) not in ("", shown(_command(recipe, kind))):
             raise RecipeError(
-                f"data: {corpus}.bin was built by another command ({built_by(corpus)}); choose another `out`, or remove "
-                f"{corpus}.*"
+                f"data: {corpus}.bin was built by another command ({built_by(corpus)}); choose another `out`, or "
+                f"remove {corpus}.*"
             )
         return []
     if not data.input:

@@ -104,7 +104,7 @@ def describe(recipe: Recipe, sizes: Sizes) -> str:
     lines += [f"  {name:<22}{_gib(size)}" for name, size in rank.items()]
     host = host_memory_per_node(recipe, sizes)
     lines.append("a node          of main memory" + (", beside that" if job.device == "cpu" else ""))
-    lines += [f"  {_gib(size):<12}{name}" for name, size in host.items()]
+    lines += [f"  {_gib(size):<14}{name}" for name, size in host.items()]
     lines += ["", *verdict(recipe, sizes)]
     return "\n".join(lines) + "\n"
 

@@ -48,9 +48,10 @@ def train(run: keepstep.Run) -> None:
     state = run.setup(lambda: build(run), sharded=recipe.sharded)
     run.checkpoint(parts.destination(recipe))
     device = parts.device_of(recipe)
-    state.model.to(device)
-    if state.reference is not None:
-        state.reference.to(device)
+    if not recipe.sharded:  # a sharded model is where its mesh is
+        state.model.to(device)
+        if state.reference is not None:
+            state.reference.to(device)
     model = state.model if recipe.sharded else run.ddp(state.model)
     data = PreferencePairs(recipe.corpus, recipe.data.sequence_length)
     for step in run.steps(

@@ -28,8 +28,7 @@ def train(run: keepstep.Run) -> None:
     state = run.setup(lambda: build(run), sharded=recipe.sharded)
     run.checkpoint(parts.destination(recipe))
     device = parts.device_of(recipe)
-    state.model.to(device)
-    model = state.model if recipe.sharded else run.ddp(state.model)
+    model = state.model if recipe.sharded else run.ddp(state.model.to(device))  # a sharded one is where its mesh is
     data = PackedDataset(recipe.corpus, recipe.data.sequence_length, too_long="drop")
     for step in run.steps(
         data,

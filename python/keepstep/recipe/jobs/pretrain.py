@@ -28,8 +28,7 @@ def train(run: keepstep.Run) -> None:
     state = run.setup(lambda: build(run), sharded=recipe.sharded)
     run.checkpoint(parts.destination(recipe))
     device = parts.device_of(recipe)
-    state.model.to(device)
-    model = state.model if recipe.sharded else run.ddp(state.model)
+    model = state.model if recipe.sharded else run.ddp(state.model.to(device))  # a sharded one is where its mesh is
     balanced = recipe.train.router_loss > 0 and hasattr(state.model.config, "output_router_logits")
     data = TokenDataset(recipe.corpus, recipe.data.sequence_length)
     for step in run.steps(
