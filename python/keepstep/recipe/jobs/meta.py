@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 import parts
 from keepstep.recipe import read
@@ -16,11 +16,7 @@ from keepstep.recipe.settings import Recipe
 
 
 def built(recipe: Recipe) -> Any:
-    if recipe.model.path and parts.has_config(recipe):
-        config = AutoConfig.from_pretrained(recipe.model.path, local_files_only=True)
-    else:
-        config = AutoConfig.for_model(recipe.model.type, **recipe.model.shape)
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, recipe.model.dtype))
+    model = AutoModelForCausalLM.from_config(parts.config_of(recipe), dtype=getattr(torch, recipe.model.dtype))
     if recipe.kind in ("lora", "dpo") and recipe.lora.rank:
         model = parts.with_adapters(model, recipe)
     return model.train()

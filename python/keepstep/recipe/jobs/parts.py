@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import math
 import os
 import shutil
@@ -15,7 +17,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 import keepstep
@@ -32,15 +34,26 @@ def model_of(recipe: Recipe) -> Any:
     if recipe.model.path:
         model = AutoModelForCausalLM.from_pretrained(recipe.model.path, dtype=dtype, local_files_only=True)
     else:
-        config = AutoConfig.for_model(recipe.model.type, **recipe.model.shape)
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config_of(recipe), dtype=dtype)
     if recipe.model.recompute:
         recompute(model)
     return model.train()
 
 
-def has_config(recipe: Recipe) -> bool:
-    return (Path(recipe.model.path) / "config.json").exists()
+def config_of(recipe: Recipe) -> Any:
+    """The configuration of `model.path`, if it is there, otherwise of `model.shape`."""
+    if recipe.model.path and (Path(recipe.model.path) / "config.json").exists():
+        return AutoConfig.from_pretrained(recipe.model.path, local_files_only=True)
+    if recipe.model.type not in CONFIG_MAPPING:
+        raise keepstep.KeepstepError(f"model.type: transformers has no {recipe.model.type}")
+    config = CONFIG_MAPPING[recipe.model.type]
+    known = {each.name for each in dataclasses.fields(config)} | set(config.attribute_map)
+    for name in recipe.model.shape:  # transformers takes any name, and ignores it
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise keepstep.KeepstepError(f"model.shape.{name}: {config.__name__} has no such argument{meant}")
+    return config(**recipe.model.shape)
 
 
 def recompute(model: Any) -> None:
