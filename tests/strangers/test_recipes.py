@@ -274,6 +274,22 @@ def test_plans_of_all_kinds_can_be_made(tmp_path):
         assert "a rank" in done.stdout
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("model.type=lama", "model.type: transformers has no lama"),
+        (
+            "model.shape.num_layers=3",
+            "model.shape.num_layers: LlamaConfig has no such key; did you mean num_hidden_layers?",
+        ),
+    ],
+)
+def test_a_shape_that_transformers_does_not_know_is_refused(setting, complaint):
+    done = subprocess.run(command("show", "--plan", "llama3-8b/lora", setting), capture_output=True, text=True)
+    assert done.returncode == 2 and complaint in done.stderr
+
+
 LOADED = """
 import sys
 from transformers import AutoModelForCausalLM

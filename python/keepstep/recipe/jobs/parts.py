@@ -48,11 +48,12 @@ def config_of(recipe: Recipe) -> Any:
         raise keepstep.KeepstepError(f"model.type: transformers has no {recipe.model.type}")
     config = CONFIG_MAPPING[recipe.model.type]
     known = {each.name for each in dataclasses.fields(config)} | set(config.attribute_map)
-    for name in recipe.model.shape:  # transformers takes any name, and ignores it
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise keepstep.KeepstepError(f"model.shape.{name}: {config.__name__} has no such argument{meant}")
+    for name in recipe.model.shape:  # transformers takes any name; some that models read are not declared
+        near = difflib.get_close_matches(name, known, 1)
+        if near and name not in known:
+            raise keepstep.KeepstepError(
+                f"model.shape.{name}: {config.__name__} has no such key; did you mean {near[0]}?"
+            )
     return config(**recipe.model.shape)
 
 
