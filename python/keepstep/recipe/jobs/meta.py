@@ -1,6 +1,6 @@
-"""Measures a recipe's model without its weights: on meta tensors, which have shapes and no memory. Prints JSON.
+"""Measures recipes' models without their weights, on meta tensors, which have no memory: a line of JSON each.
 
-python meta.py recipe.yaml
+python meta.py recipe.yaml ...
 """
 
 import json
@@ -68,19 +68,18 @@ def saved_for_backward(model: Any, recipe: Recipe) -> int:
     return now()
 
 
-def main() -> None:
-    recipe = read(sys.argv[1:])
+def sizes_of(recipe: Recipe) -> dict[str, Any]:
+    """For `keepstep.recipe.plan.Sizes`."""
     with torch.device("meta"):
         model = built(recipe)
         trained = [each for each in model.parameters() if each.requires_grad]
         layers = [bytes_of(layer.parameters()) for layer in parts.layers_of(model)]
         experts = sum(each.numel() for name, each in model.named_parameters() if ".experts." in name)
-        config = model.config
         found = {
             "parameters": sum(each.numel() for each in model.parameters()),
             "trained": sum(each.numel() for each in trained),
             "experts": experts,
-            "expert_share": config.num_experts_per_tok / experts_of(config) if experts else 1.0,
+            "expert_share": model.config.num_experts_per_tok / experts_of(model.config) if experts else 1.0,
             "weight_bytes": bytes_of(model.parameters()),
             "trained_bytes": bytes_of(trained),
             "layer_bytes": max(layers),
@@ -88,8 +87,8 @@ def main() -> None:
         }
         if recipe.train.autocast:
             model.to(torch.bfloat16)  # as autocast computes
-        found["activation_bytes"] = saved_for_backward(model, recipe)
-    print(json.dumps(found))
+        return found | {"activation_bytes": saved_for_backward(model, recipe)}
 
 
-main()
+for file in sys.argv[1:]:
+    print(json.dumps(sizes_of(read([file]))), flush=True)
