@@ -1,5 +1,8 @@
 """A recipe with mistakes: exit code 2, nothing on standard output, and each mistake with its place."""
 
+import subprocess
+import sys
+
 import pytest
 from recipes import keepstep_recipe, load
 
@@ -123,3 +126,12 @@ def test_a_script_ends_with_the_mistakes(tmp_path, capsys):
             read(arguments)
         assert ended.value.code == 2
         assert complaint in capsys.readouterr().err
+
+
+def test_without_pyyaml_the_command_says_what_to_install(tmp_path):
+    program = (
+        "import sys; sys.modules['yaml'] = None; from keepstep.recipe.__main__ import main; sys.exit(main(['list']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.endswith("PyYAML is needed to read YAML: pip install 'keepstep[recipe]'\n")
