@@ -38,7 +38,6 @@ class Sizes:
 def memory_per_rank(recipe: Recipe, sizes: Sizes) -> dict[str, int]:
     """Bytes by what they are for, at the peak of a step."""
     parts = recipe.world if recipe.sharded else 1
-    reference = recipe.kind == "dpo" and recipe.lora.rank == 0
     computed = 2 if recipe.train.autocast else 4 if recipe.model.dtype == "float32" else 2
     stored = 4 if recipe.model.dtype == "float32" else 2
     found = {
@@ -47,7 +46,7 @@ def memory_per_rank(recipe: Recipe, sizes: Sizes) -> dict[str, int]:
         "AdamW": 2 * sizes.trained_bytes // parts,
         "activations": sizes.activation_bytes,
     }
-    if reference:
+    if has_reference(recipe):
         found["reference"] = sizes.weight_bytes // parts
     if recipe.sharded:
         # FSDP2 has two layers together while it fetches the next one, and the root, which stays; in the backward also
@@ -58,6 +57,11 @@ def memory_per_rank(recipe: Recipe, sizes: Sizes) -> dict[str, int]:
     elif recipe.train.autocast:
         found["copies for autocast"] = sizes.weight_bytes // stored * computed
     return found
+
+
+def has_reference(recipe: Recipe) -> bool:
+    """Whether a frozen copy of the model is kept beside it."""
+    return recipe.kind == "dpo" and recipe.lora.rank == 0
 
 
 def nodes_that_fit(recipe: Recipe, sizes: Sizes) -> int:
@@ -76,7 +80,7 @@ def host_memory_per_node(recipe: Recipe, sizes: Sizes) -> dict[str, int]:
     processes = recipe.job.ranks + recipe.job.spares
     found = {f"models of {processes} processes, while they are built": processes * sizes.weight_bytes}
     if recipe.sharded:
-        shard = 3 * sizes.trained_bytes + (sizes.weight_bytes - sizes.trained_bytes)
+        shard = 2 * sizes.trained_bytes + sizes.weight_bytes * (2 if has_reference(recipe) else 1)
         copies = min(recipe.job.copies, recipe.job.nodes)
         found["keepstep's copies of shards"] = 2 * copies * recipe.job.ranks * shard // recipe.world
     return found

@@ -26,9 +26,13 @@ def build(run: keepstep.Run) -> keepstep.State:
     else:
         reference = copy.deepcopy(model).requires_grad_(False)
         parts.shard(reference, recipe, run)
+        if recipe.sharded:
+            reference.set_reshard_after_forward(True)  # also outside layers: no backward will do it
     parts.shard(model, recipe, run)
     optimizer = parts.adamw(model, recipe)
     schedule = parts.cosine(optimizer, recipe)
+    if reference is not None and recipe.sharded:  # protected, so that a fault in its forward leaves no layer gathered
+        return keepstep.State(model=model, optimizer=optimizer, schedule=schedule, reference=reference)
     state = keepstep.State(model=model, optimizer=optimizer, schedule=schedule)
     return state.with_unprotected(reference=reference)  # never changes, so every process builds its own
 
