@@ -33,6 +33,7 @@ test-cc: build
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --timeout 300 | tail -n 25
 
 test-python: build
+	@scripts/setup.sh strangers
 	@PYTHON=$(PYTHON_VENV) scripts/test_python.sh tests -m "not long"
 
 test-oldest: build  ## the tests in Python with the oldest Python and torch supported

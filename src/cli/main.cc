@@ -31,6 +31,7 @@ commands:
   report   show what happened in a run: recoveries with their phases, goodput, lost rank-seconds
   certify  run your script through a set of faults and show what it survives
   migrate  turn the launch of a torchrun or HyperPod job into one of keepstep
+  recipe   pre-train and fine-tune known models: jobs that are there, to be run and copied
   ckpt     inspect, verify, export and remove checkpoints
   data     build token corpora from text, and inspect them
   bench    measure recovery, or the cost of a step, on this machine
@@ -58,6 +59,7 @@ const std::map<std::string, std::string>& python_commands() {
   static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
                                                               {"certify", "keepstep.certify"},
                                                               {"migrate", "keepstep.migrate"},
+                                                              {"recipe", "keepstep.recipe"},
                                                               {"bench", "keepstep.bench"},
                                                               {"ckpt", "keepstep.checkpoint"},
                                                               {"data", "keepstep.data"}};

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from keepstep.torch.data.cached import cached as cached
     from keepstep.torch.data.packed_dataset import PackedDataset as PackedDataset
     from keepstep.torch.data.packed_dataset import document_mask as document_mask
+    from keepstep.torch.data.preference_pairs import PreferencePairs as PreferencePairs
     from keepstep.torch.data.token_dataset import TokenDataset as TokenDataset
 
-__all__ = ["Blend", "PackedDataset", "TokenDataset", "cached", "document_mask", "write_chat"]
+__all__ = ["Blend", "PackedDataset", "PreferencePairs", "TokenDataset", "cached", "document_mask", "write_chat"]
 
 _WHERE = {
     "Blend": "keepstep.torch.data.blend",
     "PackedDataset": "keepstep.torch.data.packed_dataset",
+    "PreferencePairs": "keepstep.torch.data.preference_pairs",
     "TokenDataset": "keepstep.torch.data.token_dataset",
     "cached": "keepstep.torch.data.cached",
     "document_mask": "keepstep.torch.data.packed_dataset",

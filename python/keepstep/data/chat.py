@@ -1,4 +1,4 @@
-"""Fine-tuning examples from JSON lines: a corpus, and a mask of the tokens that are trained on."""
+"""Fine-tuning examples from JSON lines and tables: a corpus, and a mask of the tokens that are trained on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keepstep import _engine
 from keepstep._errors import KeepstepError
+from keepstep.data.builder.columns import whole_rows
+from keepstep.data.builder.inputs import COLUMNS, format_of
 
 MAX_LINE_BYTES = 64 << 20
 _GZIP = b"\x1f\x8b"
@@ -89,6 +91,40 @@ def turns_of(example: Any) -> list[Turn]:
     raise ValueError(f"an example has {known}; this one has {', '.join(map(str, example)) or 'nothing'}")
 
 
+def pair_of(example: Any) -> tuple[list[Turn], list[Turn]]:
+    """The turns of the answer that was chosen, and of the one that was rejected. Only the last turn is trained on.
+
+    ``chosen`` and ``rejected`` are texts, with the question in ``prompt``, or lists of turns: whole conversations, or
+    what follows ``prompt``. Raises ValueError that says what is wrong.
+    """
+    if not isinstance(example, dict) or not ("chosen" in example and "rejected" in example):
+        has = ", ".join(map(str, example)) if isinstance(example, dict) else type(example).__name__
+        raise ValueError(f"a pair has chosen and rejected, and mostly prompt; this one has {has or 'nothing'}")
+    prompt = example.get("prompt", [])
+    before = [Turn("user", prompt, False)] if isinstance(prompt, str) else _read("prompt", prompt)
+    return _answered(example, "chosen", before), _answered(example, "rejected", before)
+
+
+def _read(name: str, messages: Any) -> list[Turn]:
+    """Turns that are only read."""
+    if not isinstance(messages, list):
+        raise ValueError(f"'{name}' is a string or a list of turns, not {type(messages).__name__}")
+    return [replace(_turn(number, message), trained=False) for number, message in enumerate(messages)]
+
+
+def _answered(example: dict[str, Any], name: str, before: list[Turn]) -> list[Turn]:
+    answer = example[name]
+    if isinstance(answer, str):
+        if not before:
+            raise ValueError(f"'{name}' is a string, and there is no 'prompt' that it answers")
+        return [*before, Turn(TRAINED_ROLE, answer, True)]
+    turns = _read(name, answer)
+    if not turns or turns[-1].role != TRAINED_ROLE:
+        raise ValueError(f"the last turn of '{name}' is not of '{TRAINED_ROLE}'")
+    turns[-1] = replace(turns[-1], trained=True)
+    return turns if turns[0].role != TRAINED_ROLE else before + turns
+
+
 def _turn(number: int, message: Any) -> Turn:
     if not isinstance(message, dict):
         raise ValueError(f"turn {number} is an object, not {type(message).__name__}")
@@ -100,12 +136,16 @@ def _turn(number: int, message: Any) -> Turn:
 
 def read_examples(
     path: str | os.PathLike[str], on_read: Callable[[int], object] = lambda position: None
-) -> Iterator[tuple[int, list[Turn] | ValueError]]:
-    """Yields (line number from 1, its turns or its error) for a file of JSON lines; skips empty lines.
+) -> Iterator[tuple[int, Any]]:
+    """Yields (number from 1, what is there or a ValueError) for each line of JSON or row of a table; skips empty lines.
 
-    The file may be compressed with gzip. Calls `on_read` with the number of its bytes read. OSError, EOFError: it
-    cannot be read, or is truncated.
+    JSON lines may be compressed with gzip. Tables are files whose name ends in .arrow, .feather or .parquet. Calls
+    `on_read` with the number of bytes read. OSError, EOFError: the file cannot be read, or is truncated.
     """
+    format = format_of(os.fspath(path))
+    if format in COLUMNS:
+        yield from enumerate(whole_rows(os.fspath(path), format), start=1)
+        return
     with open(path, "rb") as file:
         packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
@@ -122,10 +162,10 @@ def read_examples(
             if not line.strip():
                 continue
             try:
-                yield number, turns_of(json.loads(line.strip().decode("utf-8")))
+                yield number, json.loads(line.strip().decode("utf-8"))
             except RecursionError:
                 yield number, ValueError("nested too deeply")
-            except ValueError as error:  # from JSON, from UTF-8, or ours
+            except ValueError as error:  # from JSON or from UTF-8
                 yield number, ValueError(str(error))
 
 
@@ -142,6 +182,7 @@ def write_chat(
     vocabulary: int = 256,
     template: ChatTemplate | None = None,
     end_of_document: int | None = None,
+    pairs: bool = False,
     skip_bad_lines: bool = False,
     overwrite: bool = False,
     on_read: Callable[[int], object] = lambda position: None,
@@ -153,12 +194,15 @@ def write_chat(
     `keepstep.data.PackedDataset` reads both. Afterwards either all of it exists or nothing new.
 
     Args:
-        inputs: files of JSON lines; see `turns_of` for the contents of a line.
+        inputs: files of JSON lines, or tables (.arrow, .feather, .parquet); see `turns_of` for the contents of a line
+            or row.
         encode: text to tokens, e.g. ``lambda text: tokenizer.encode(text, add_special_tokens=False).ids``. Each part
             of a turn is encoded separately, so the mask is exact.
         vocabulary: all tokens are less than this; determines the type in the file.
         template: how turns become text; default: ChatML.
         end_of_document: a token to append to each example.
+        pairs: each line has two answers, see `pair_of`: the chosen one becomes a document, and the rejected one the
+            next. `keepstep.data.PreferencePairs` reads them.
         on_read: called now and then with the number of bytes read of all inputs.
         skip_bad_lines: skip and count lines without a valid example; otherwise they are an error.
 
@@ -173,7 +217,7 @@ def write_chat(
         loss = _engine.TokenWriter.create(f"{prefix}.loss", "uint8", True)
     except RuntimeError as error:
         raise KeepstepError(f"write_chat: {error}") from None
-    writer = _ChatWriter(tokens, loss, encode, vocabulary, template or ChatTemplate(), end_of_document)
+    writer = _ChatWriter(tokens, loss, encode, vocabulary, template or ChatTemplate(), end_of_document, pairs)
     before = 0
     try:
         for path in map(Path, inputs):
@@ -199,10 +243,19 @@ class _ChatWriter:
     vocabulary: int
     template: ChatTemplate
     end_of_document: int | None
+    pairs: bool
     summary: ChatSummary = field(default_factory=ChatSummary)
 
-    def add(self, turns: list[Turn]) -> None:
-        """Adds an example."""
+    def add(self, example: Any) -> None:
+        """Adds an example, which is one document, or two if it is a pair. ValueError: it is none."""
+        if self.pairs:
+            for turns in pair_of(example):
+                self._document(turns)
+        else:
+            self._document(turns_of(example))
+        self.summary.examples += 1
+
+    def _document(self, turns: list[Turn]) -> None:
         for turn in turns:
             self._sequence(self.encode(self.template.before.replace("{role}", turn.role)), False)
             self._sequence(self.encode(turn.text), turn.trained)
@@ -211,7 +264,6 @@ class _ChatWriter:
             self._sequence([self.end_of_document], True)
         self.tokens.end_document()
         self.loss.end_document()
-        self.summary.examples += 1
 
     def _sequence(self, part: Sequence[int], trained: bool) -> None:
         if part and not 0 <= min(part) <= max(part) < self.vocabulary:
@@ -237,11 +289,13 @@ def _read_too(on_read: Callable[[int], object], before: int, position: int) -> N
 
 def _add_file(writer: _ChatWriter, path: Path, skip: bool, on_read: Callable[[int], object]) -> None:
     try:
-        for number, turns in read_examples(path, on_read):
-            if isinstance(turns, ValueError):
-                _bad(f"{path}:{number}: {turns}", skip, writer.summary)
-            else:
-                writer.add(turns)
+        for number, example in read_examples(path, on_read):
+            try:
+                if isinstance(example, ValueError):
+                    raise example
+                writer.add(example)
+            except ValueError as error:
+                _bad(f"{path}:{number}: {error}", skip, writer.summary)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise KeepstepError(f"write_chat: '{path}' cannot be decompressed: {error}") from None
 

@@ -19,7 +19,9 @@ from keepstep.data.chat import ChatSummary, ChatTemplate, utf8, write_chat
 DESCRIPTION = """Makes a corpus of fine-tuning examples, PREFIX.bin and PREFIX.idx, and beside it PREFIX.loss.bin and
 PREFIX.loss.idx: which tokens are trained on. Each line of the input is a chat, {"messages": [{"role": "user",
 "content": "..."}, ...]}, or a question and its answer (prompt and response or completion, question and answer,
-instruction, input and output). keepstep.data.PackedDataset reads both."""
+instruction, input and output); with --pairs a question and two answers, {"prompt": "...", "chosen": "...",
+"rejected": "..."}, of which the chosen one becomes a document and the rejected one the next. Rows of Arrow and Parquet
+files have these as their columns. keepstep.data.PackedDataset and PreferencePairs read the corpus."""
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -29,12 +31,13 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     add = parser.add_argument
     add("--input", required=True, nargs="+", action="extend", metavar="PATTERN",
-        help="files of JSON lines, also with .gz, directories of them, or patterns in quotes")  # fmt: skip
+        help="files: JSON lines, also with .gz, Arrow, Parquet; directories of them; patterns in quotes")  # fmt: skip
     add_output(parser, "PREFIX.bin, PREFIX.idx, PREFIX.loss.bin, PREFIX.loss.idx")
     add_tokenizer(parser)
     add("--before", default=ChatTemplate.before, metavar="TEXT", help="of a turn; {role} is its role (default: ChatML)")
     add("--after", default=ChatTemplate.after, metavar="TEXT", help="of a turn; trained on where the turn is")
     add_end_of_document(parser, "example")
+    add("--pairs", action="store_true", help="each line has a chosen and a rejected answer")
     add("--on-error", default="stop", choices=("stop", "skip"),
         help="lines that hold no example: stop and name file and line, or skip and count (default "
         "%(default)s)")  # fmt: skip
@@ -60,7 +63,7 @@ def _encoder(encoding: tokenizer.Encoding) -> Callable[[str], list[int]]:
 
 def _build(options: argparse.Namespace) -> ChatSummary:
     encoding = tokenizer.choose(options.tokenizer, append_eod=options.append_eod, eod=options.eod)
-    found = inputs.find(tuple(options.input), "jsonl")
+    found = inputs.find(tuple(options.input), "auto")
     for file in found.files:
         if file.compression == "zstd":
             raise KeepstepError(f"'{file.path}' is compressed with zstd, which `keepstep data chat` does not read")
@@ -70,7 +73,8 @@ def _build(options: argparse.Namespace) -> ChatSummary:
             options.out, [file.path for file in found.files], encode=_encoder(encoding), vocabulary=encoding.vocabulary,
             template=ChatTemplate(options.before, options.after),
             end_of_document=encoding.eod if encoding.eod >= 0 else None,
-            skip_bad_lines=options.on_error == "skip", overwrite=options.force, on_read=shown.update,
+            pairs=options.pairs, skip_bad_lines=options.on_error == "skip", overwrite=options.force,
+            on_read=shown.update,
         )  # fmt: skip
 
 

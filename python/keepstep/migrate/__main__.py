@@ -22,6 +22,7 @@ from pathlib import Path
 
 from keepstep._command import exit_with
 from keepstep._terminal import beneath
+from keepstep._yaml import YamlError
 from keepstep.migrate import manifest, script
 from keepstep.migrate.outcome import MigrateError, Migration, Note, Notes
 from keepstep.migrate.python_file import uses
@@ -70,7 +71,7 @@ def main(arguments: list[str]) -> int:
             return 0
         read = manifest.migrate if file.suffix in (".yaml", ".yml") else script.rewrite
         migration: Migration = read(text)
-    except MigrateError as error:
+    except (MigrateError, YamlError) as error:
         print(f"keepstep migrate: {file}: {error}", file=sys.stderr)
         return 2
     except UnicodeDecodeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keepstep.migrate.fields import Field
+from keepstep._yaml import Field
 from keepstep.migrate.outcome import MigrateError, Note, Notes
 
 # Of runPolicy in both kinds of jobs.

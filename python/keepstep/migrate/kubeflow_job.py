@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepstep.migrate.fields import Field
+from keepstep._yaml import Field
 from keepstep.migrate.job_settings import POLICIES, Settings
 from keepstep.migrate.outcome import MigrateError, Notes
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from keepstep.migrate.fields import Field
+from keepstep._yaml import Field
 from keepstep.migrate.outcome import Note, Notes
 
 _OPERATORS = {"gt": ">", "lt": "<", "gteq": ">=", "lteq": "<="}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from keepstep._yaml import Field, documents
 from keepstep.migrate import hyperpod_job, kubeflow_job
-from keepstep.migrate.fields import Field, documents
 from keepstep.migrate.job_settings import Settings
 from keepstep.migrate.launch import Surroundings
 from keepstep.migrate.log_rules import log_rules
@@ -21,7 +21,7 @@ _OF_NODES = {"nnodes", "node-rank", "rdzv-endpoint", "rdzv-backend", "master-add
 
 def migrate(text: str) -> Migration:
     """Raises MigrateError."""
-    found = documents(text)
+    found = documents(text, "migrate")
     jobs = [each for each in found if each.text("kind").lower() in _KINDS]
     if not jobs:
         raise MigrateError(_what_else(found))

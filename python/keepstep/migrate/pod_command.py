@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from keepstep.migrate.fields import Field
+from keepstep._yaml import Field
 from keepstep.migrate.outcome import MigrateError, Note, Notes
 
 _SHELLS = {"sh", "bash", "dash", "ash", "zsh"}

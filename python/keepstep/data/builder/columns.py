@@ -1,4 +1,4 @@
-"""Texts of a column of Parquet and Arrow files (including Feather), read with pyarrow."""
+"""Parquet and Arrow files (including Feather and the data sets that Hugging Face saves), read with pyarrow."""
 
 from __future__ import annotations
 
@@ -31,6 +31,33 @@ def row_groups(path: str) -> int:
         return int(arrow.parquet.read_metadata(path).num_row_groups)
     except (OSError, arrow.ArrowException) as error:
         raise KeepstepError(f"'{path}' is no Parquet file that can be read: {error}") from error
+
+
+def whole_rows(path: str, format: str) -> Iterator[dict[str, Any]]:
+    """Every row as a dict, without the columns that are null in it. KeepstepError: the file cannot be read."""
+    arrow = _pyarrow(path)
+    try:
+        for batch in _parquet_batches(arrow, path) if format == "parquet" else _ipc_batches(arrow, path):
+            for row in batch.to_pylist():
+                yield {name: value for name, value in row.items() if value is not None}
+    except (OSError, arrow.ArrowException) as error:
+        raise KeepstepError(f"'{path}': no {format} file that can be read to its end: {error}") from error
+
+
+def _parquet_batches(arrow: Any, path: str) -> Iterator[Any]:
+    with arrow.parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(BATCH_ROWS)
+
+
+def _ipc_batches(arrow: Any, path: str) -> Iterator[Any]:
+    with arrow.memory_map(path) as file:
+        start = file.read(6)
+        file.seek(0)
+        if start == b"ARROW1":
+            reader = arrow.ipc.open_file(file)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            yield from arrow.ipc.open_stream(file)
 
 
 class ColumnReader:

@@ -62,6 +62,11 @@ class Found:
         return sum(file.size for file in self.files)
 
 
+def format_of(path: str) -> str:
+    """What the name of a file says that is in it: "text" if nothing."""
+    return _BY_NAME.get(os.path.splitext(path.lower())[1], "text")
+
+
 def _below(folder: str) -> Iterator[str]:
     def refuse(error: OSError) -> None:
         raise KeepstepError(f"cannot look into '{error.filename}': {error.strerror}")
