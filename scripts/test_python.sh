@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Several pytests at once, each taking the next file of tests that no other has: scripts/test_python.sh PYTEST-OPTION...
-# What the second one and others say comes when all have ended. PYTESTS: how many; most tests wait for processes of
-# theirs, and each has a few.
+# What the second one and others say comes when all have ended. PYTESTS: how many; a test keeps about one CPU busy, with
+# pauses, so three fill two CPUs.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-count=${PYTESTS:-2}
+count=${PYTESTS:-3}
+unset PYTHONDONTWRITEBYTECODE  # else each of many hundred jobs would compile our modules anew
 folder=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null; wait; rm -rf "$folder"; exit 130' INT TERM
