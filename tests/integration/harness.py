@@ -68,6 +68,8 @@ class Job:
 def environment():
     values = dict(os.environ)
     values["KEEPSTEP_PYTHON"] = str(PYTHON)
+    # A rank that is alone on its node would get all CPUs to itself, and here other ranks and other tests want them too.
+    values.setdefault("OMP_NUM_THREADS", "1")
     return values
 
 

@@ -29,7 +29,7 @@ class Running:
         self.name = name
         allowed = ["--allow-inject"] if how.pop("allow_inject", True) else []
         options = ["--rdzv-id", name, *allowed, *how.pop("options", ())]
-        script_args = ["--out", folder, "--until", 1_000_000, "--sleep", 0.01, *how.pop("extra", ())]
+        script_args = ["--out", folder, "--until", 1_000_000, "--sleep", 0.05, *how.pop("extra", ())]
         self.process, self.command = start(folder, JOBS / "small.py", *script_args, options=options, **how)
 
     def journal(self, event):

@@ -74,8 +74,6 @@ def start_node(
     command = [str(part) for part in command]
     values = environment()
     values.pop("KEEPSTEP_TOKEN", None)
-    # One rank a node would get all CPUs to itself, and these nodes share one machine.
-    values.setdefault("OMP_NUM_THREADS", "1")
     if token is not None:
         values["KEEPSTEP_TOKEN"] = token
     values.update(variables or {})

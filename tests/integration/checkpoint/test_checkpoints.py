@@ -22,7 +22,6 @@ def run(ranks, what, url, step, backend="gloo", replicas=1, launcher="torchrun",
         command = [KEEPSTEP, "run", "--nproc-per-node", str(ranks)]
     values = {
         **environment(),
-        "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
         "KEEPSTEP_COMMAND": str(KEEPSTEP),
     } | (values or {})

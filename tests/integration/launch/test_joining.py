@@ -26,7 +26,7 @@ def launchers(tmp_path):
             KEEPSTEP, "run", "--nnodes", nodes, "--nproc-per-node", world, "--rdzv-endpoint", endpoint,
             "--journal", tmp_path / f"journal-{name}", *options, script, *script_args,
         ]  # fmt: skip
-        values = {**environment(), "KEEPSTEP_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+        values = {**environment(), "KEEPSTEP_TOKEN": TOKEN}
         with open(folder / f"output.node{name}.txt", "wb") as output:
             process = subprocess.Popen(
                 [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
