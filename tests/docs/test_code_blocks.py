@@ -203,7 +203,7 @@ def follow(page, folder):
 
 
 def followed(page):
-    long = page.stem in ("elastic", "fsdp2")
+    long = page.stem in ("ddp", "elastic", "fsdp2")
     return pytest.param(page, id=page.name, marks=[pytest.mark.long] if long else [])
 
 

@@ -85,6 +85,7 @@ def measured(against_: str) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not hasattr(FSDPModule, "reset_iter_state"), reason="this torch's FSDP2 cannot be used")
+@pytest.mark.long
 def test_it_measures_copies_on_two_nodes() -> None:
     found = measured("torch_save")
     assert set(found["saves"][0]["ways"]) == {"torch_save"}

@@ -85,7 +85,10 @@ def test_hooks_are_called_in_order_and_quiet_ones_raise_nothing(capfd):
     assert len(called) == 2
 
 
-@pytest.mark.parametrize("name", ["data.cached", "torch.scale_lr", "reduce.Sum", "veto.spike", "Run"])
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("torch.scale_lr", "reduce.Sum", "veto.spike")]
+
+
+@pytest.mark.parametrize("name", ["data.cached", "Run", *LONG])
 def test_what_pages_name_needs_no_further_import(name):
     command = f"import keepstep; keepstep.{name}"
     subprocess.run([sys.executable, "-c", command], check=True, timeout=120)

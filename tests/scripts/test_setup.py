@@ -34,6 +34,7 @@ def test_with_the_environment_activated_a_second_setup_changes_nothing(checkout)
     assert os.stat(checkout.folder / ".venv").st_ino == before
 
 
+@pytest.mark.long
 def test_an_activated_environment_can_be_made_again(checkout):
     before = checkout.key()
     checkout.require("# More than before.\n")
@@ -66,6 +67,7 @@ def test_the_command_that_was_built_stays(checkout):
     assert os.readlink(checkout.folder / ".venv/bin/keepstep") == str(checkout.folder / "build/keepstep")
 
 
+@pytest.mark.long
 def test_what_cannot_be_installed_leaves_the_old_environment(checkout):
     before = checkout.key()
     requirements = checkout.folder / "requirements.lock"
@@ -116,6 +118,7 @@ def test_a_new_environment_can_be_compiled_with_while_it_is_completed(tmp_path):
     assert not list(checkout.folder.glob(".venv?*"))
 
 
+@pytest.mark.long
 def test_packages_that_cannot_be_installed_are_told_although_all_compiled(tmp_path):
     checkout = Checkout(tmp_path / "a b")
     checkout.require("./no-such-package\n")

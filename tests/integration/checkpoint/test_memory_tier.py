@@ -40,7 +40,7 @@ def flip_a_byte(pid, rank):
 @needs_fsdp2
 def test_what_agents_of_two_nodes_hold_is_listed_shown_and_checked(tmp_path):
     name = f"held-{os.getpid()}"
-    script = ["--out", tmp_path, "--until", 100_000, "--kind", "fsdp", "--sleep", 0.02]
+    script = ["--out", tmp_path, "--until", 100_000, "--kind", "fsdp", "--sleep", 0.1]
     nodes = start_nodes(
         tmp_path,
         JOBS / "sharded.py",

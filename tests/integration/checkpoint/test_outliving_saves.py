@@ -140,6 +140,7 @@ def test_a_job_goes_on_from_a_save_that_is_completed_while_it_has_no_ranks(tmp_p
     assert_same_as_undisturbed(tmp_path, "ddp", tmp_path / "saves", version, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_save_that_is_completed_after_the_job_began_again_without_it_does_not_count(tmp_path, job, held):
     running = job("ddp", spares=2)
     held.wait()

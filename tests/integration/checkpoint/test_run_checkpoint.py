@@ -91,7 +91,7 @@ def test_a_job_that_ended_goes_on_from_its_last_step(tmp_path, whole, kind):
             "rank 1 has keep_last=7, memory_every_steps=2",
             "rank 0 has keep_last=3, memory_every_steps=None",
         ),
-        ("null", "rank 1 does not call it", "rank 0 has url="),
+        pytest.param("null", "rank 1 does not call it", "rank 0 has url=", marks=pytest.mark.long),
         pytest.param(
             '{"every_steps": 3}', "rank 1 has every_steps=3", "rank 0 has every_steps=4", marks=pytest.mark.long
         ),
@@ -105,6 +105,7 @@ def test_ranks_that_do_not_save_alike_are_named_before_the_first_step(tmp_path, 
     assert not job.metrics, job.explain()
 
 
+@pytest.mark.long
 def test_everything_killed_goes_on_from_the_newest_save(tmp_path, whole):
     saves = tmp_path / "saves"
     process, command = begin(tmp_path / "first", saves, "--sleep", 0.3, until=100)

@@ -72,7 +72,8 @@ def test_each_nodes_ring_has_the_same_order_and_ranks_slice_it(on_one_node, tmp_
     assert [len(loaders(job, node)) for node in range(NODES)] == [1, 1], job.explain()
 
 
-@pytest.mark.parametrize("rank", [2, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [2, 1])
 def test_a_killed_rank_of_any_node_repeats_and_skips_nothing(on_one_node, tmp_path, rank):
     job = finish_nodes(start_cached(tmp_path, inject=[f"kill:rank={rank},step=5,phase=backward"]))
     assert_same(job, on_one_node(UNTIL))

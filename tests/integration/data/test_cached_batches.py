@@ -119,6 +119,7 @@ def test_a_loader_with_a_state_is_resumed_by_it(stream, tmp_path):
     assert (tmp_path / "begun.txt").read_text().split()[:3] == ["0", "7", "0"]  # an epoch, its rest, the next one
 
 
+@pytest.mark.long
 def test_torchdatas_loader_is_resumed_by_its_state(tmp_path):
     """The real StatefulDataLoader: a new process reads on where the last one died, and nothing that came before."""
     alone = run_cached(tmp_path / "alone", "--torchdata", world=1)
@@ -157,7 +158,7 @@ def long(*values):
     ("extra", "words"),
     [
         (["--raise-at", 7], ["the loader raised at batch", "ValueError: sample 7 is broken", "in __getitem__"]),
-        (["--dies"], ["3 loader processes ended one after the other without a new batch", "killed by signal 9"]),
+        long(["--dies"], ["3 loader processes ended one after the other without a new batch", "killed by signal 9"]),
         long(["--limit-bytes", 4096], ["the loader raised at batch", "finds no room within limit_bytes=4096"]),
         long(["--generator"], ["the loader has no batch 40", "an epoch of it was empty"]),
     ],
@@ -223,7 +224,8 @@ def test_under_torchrun_ranks_share_a_loader_that_may_die(stream, tmp_path):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("kind", ["--torchdata", pytest.param("--workers=1", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["--torchdata", "--workers=1"])
 def test_torchrun_starts_ranks_again_and_nothing_is_repeated_but_by_it(tmp_path, kind):
     """Ranks are killed, so torchrun starts all of them anew from their checkpoint; loaders are killed besides."""
     done, notes, name = torchrun(

@@ -29,6 +29,7 @@ def test_of_two_ranks_the_redo_tells_which_one_was_wrong(tmp_path, undisturbed):
     assert len(set(job.pids(0))) == 2 and len(set(job.pids(1))) == 1, job.explain()
 
 
+@pytest.mark.long
 def test_a_parameter_that_differs_is_found_before_the_update_when_each_step_compares(tmp_path, undisturbed):
     fault = flip("parameter", 2, 6, phase="between")
     job = run_small(tmp_path, world=3, spares=1, inject=[fault], options=["--digest-every", 1])
@@ -52,6 +53,7 @@ def test_two_ranks_with_different_parameters_end_the_job_and_it_says_why(tmp_pat
     assert "the protected state at step 4 differs" in job.output and "majority" in job.output, job.explain()
 
 
+@pytest.mark.long
 def test_ranks_on_several_nodes_compare_too(tmp_path, undisturbed):
     job = run_small_on_nodes(tmp_path, nodes=2, world=2, until=8, inject=[flip("gradient", 2, 4)])
     assert job.exit_code == 0, job.explain()

@@ -12,7 +12,9 @@ def run(folder, mode, *extra):
     return finish(folder, process, command)
 
 
-@pytest.mark.parametrize(("mode", "extra"), [("break", []), ("return", ["--alone"]), ("exit", [])])
+@pytest.mark.parametrize(
+    ("mode", "extra"), [("break", []), pytest.param("return", ["--alone"], marks=pytest.mark.long), ("exit", [])]
+)
 def test_a_rank_that_ends_alone_ends_the_job_with_its_name(tmp_path, mode, extra):
     job = run(tmp_path, mode, *extra)
     assert job.exit_code == 1, job.explain()
@@ -33,7 +35,7 @@ def test_a_rank_that_comes_back_is_told_of_and_the_job_goes_on(tmp_path):
     assert [line["step"] for line in job.metrics] == [1, 2, 3, 4, 5, 6], job.explain()
 
 
-@pytest.mark.parametrize("mode", ["break", "exit"])
+@pytest.mark.parametrize("mode", ["break", pytest.param("exit", marks=pytest.mark.long)])
 def test_ranks_that_leave_together_are_not_early(tmp_path, mode):
     job = run(tmp_path, mode, "--together")
     assert job.exit_code == 0, job.explain()

@@ -1,5 +1,7 @@
 """Health checks on real jobs: a worker that fails is not used, and a node that fails again and again has no ranks."""
 
+import pytest
+
 from harness import json_lines
 from several_nodes import finish_nodes, free_port, kill, start_node, start_nodes
 from user_scripts import run_script, script
@@ -121,6 +123,7 @@ health._engine.check_loopback = noted
 """
 
 
+@pytest.mark.long
 def test_ranks_of_several_nodes_check_that_they_can_talk_over_tcp(tmp_path):
     path = script(tmp_path, RECORDS + body("pass"))
     job = finish_nodes(start_nodes(tmp_path, path, tmp_path, world=1))

@@ -1,5 +1,7 @@
 """Elastic jobs with real processes: ranks come and go at a step boundary, and the bits stay those of a fixed size."""
 
+import pytest
+
 from elastic_jobs import Elastic, samples_of
 from harness import JOBS, finish, start
 from several_nodes import assert_nothing_is_left, node_lines
@@ -15,9 +17,24 @@ def fixed(folder, until, *options):
     return job
 
 
-def test_ranks_come_and_go_and_the_bits_stay(tmp_path):
+def go_through_some_sizes(job):
+    job.shrink_grow_and_lose_a_rank()
+    job.lose(1)
+    job.wait_for_world(2)
+    return job.stop()
+
+
+@pytest.mark.parametrize(
+    ("go_through", "first", "last"),
+    [
+        (go_through_some_sizes, (2, 1), (4, 2)),
+        pytest.param(Elastic.go_through_sizes, (4, 2), (1, 4), marks=pytest.mark.long),
+    ],
+    ids=["some", "all"],
+)
+def test_ranks_come_and_go_and_the_bits_stay(tmp_path, go_through, first, last):
     with Elastic(tmp_path / "elastic", "--until", 100000, "--sleep", 0.03, "--note-ids") as job:
-        done = job.go_through_sizes()
+        done = go_through(job)
     used = samples_of(done)
     reference = fixed(tmp_path / "fixed", len(used))
     assert used == samples_of(reference)
@@ -27,7 +44,7 @@ def test_ranks_come_and_go_and_the_bits_stay(tmp_path):
     (pid,) = {note["pid"] for note in done.notes if "entry" in note and note["rank"] == 0}
     assert pid
     sizes = [(line["from"], line["to"]) for line in done.events("resized")]
-    assert sizes[0] == (4, 2) and sizes[-1] == (1, 4), sizes
+    assert sizes[0] == first and sizes[-1] == last, sizes
     printed = "".join(path.read_text() for path in (tmp_path / "elastic").glob("output*.txt"))
     assert "global rank changed" not in printed  # torch's flight recorder, in each process with another rank
     assert_nothing_is_left(str(tmp_path))

@@ -107,6 +107,7 @@ def test_a_rank_that_dies_at_any_point_of_a_resize_loses_nothing(elastic, fixed,
     assert not done.events("restart"), done.explain()
 
 
+@pytest.mark.long
 def test_a_newcomer_that_dies_while_it_takes_the_state_is_replaced(elastic, fixed):
     """The fault waits for the first newcomer that hydrates: rank 2, at the first growth."""
     job = elastic(options=["--inject", "kill:rank=2,step=2,phase=hydrate"])
@@ -193,6 +194,7 @@ def test_a_time_to_leave_that_is_set_and_set_back_holds_on_all_nodes(elastic):
     job.stop()
 
 
+@pytest.mark.long
 def test_a_leave_that_would_break_the_smallest_size_waits_for_a_newcomer(elastic, fixed):
     job = elastic(options=["--min-replicas", "3"], nodes="2:4")
     job.start(0, 1)
@@ -299,6 +301,7 @@ def test_a_node_that_vanishes_while_its_workers_start_is_not_missed(elastic, fix
     assert not done.events("rung"), done.explain()
 
 
+@pytest.mark.long
 def test_a_newcomer_that_dawdles_holds_nobody_up_and_is_used_later(elastic, fixed):
     job = elastic()
     gate = job.folder / "gate"
@@ -442,6 +445,7 @@ def test_a_rank_that_hangs_where_all_pause_is_found_like_any_other(elastic, fixe
 # ---- other models -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_ddp_stays_within_rounding_of_a_fixed_size(elastic, fixed):
     ddp = ["--wrapper", "ddp", "--dropout", 0]
     job = elastic(*ddp)

@@ -12,11 +12,6 @@ from several_nodes import assert_nothing_is_left
 BASE_LR = 1e-2
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def run_job(folder, *extra, world=3, until=6, spares=0, inject=(), options=()):
     injected = [part for text in inject for part in ("--inject", text)]
     process, command = start(
@@ -124,6 +119,7 @@ def test_across_nodes_too_and_a_node_that_is_not_needed_may_leave(tmp_path):
     assert_nothing_is_left(str(tmp_path))
 
 
+@pytest.mark.long
 def test_where_the_policy_forbids_that_the_job_ends_with_both_limits(tmp_path):
     config = json.dumps({"default": {"global_batch": 4, "micro_batch": 2}})
     options = ["--ranks-per-replica", 1, "--min-replicas", 3]
@@ -165,7 +161,7 @@ def long(*values):
     "phases, communicates",
     [
         (("after_vote", "update"), ()),
-        (("backward", "before_vote"), ("--communicates",)),
+        long(("backward", "before_vote"), ("--communicates",)),
         *(long((phase, phase), ()) for phase in ("backward", "before_vote", "after_vote", "update")),
         *(long((phase, phase), ("--communicates",)) for phase in ("backward", "before_vote")),
     ],

@@ -90,6 +90,7 @@ def test_state_that_cannot_be_carried_is_named(tmp_path):
     assert "'odd/lock'" in job.output and "object" in job.output, job.output
 
 
+@pytest.mark.long
 def test_touching_the_rank_in_build_says_so(tmp_path):
     for what in ("int(os.environ['RANK'])", "run.rank"):
         folder = tmp_path / what[:3]
@@ -99,6 +100,7 @@ def test_touching_the_rank_in_build_says_so(tmp_path):
         assert "build runs before this process has one" in job.output, job.output
 
 
+@pytest.mark.long
 def test_a_change_outside_the_commit_is_named(tmp_path):
     job = run_script(
         tmp_path,
@@ -148,6 +150,7 @@ def test_a_model_that_each_entry_makes_is_refused_and_not_trained_in_secret(tmp_
     assert "the training loop uses module 'model', which is not protected" in job.output, job.output
 
 
+@pytest.mark.long
 def test_what_run_ddp_wraps_is_protected(tmp_path):
     job = run_script(
         tmp_path,
@@ -160,6 +163,7 @@ def test_what_run_ddp_wraps_is_protected(tmp_path):
     assert "no parameter of this Linear is protected; wrap a model that build() returned" in job.output, job.output
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_comes_too_late_is_refused(tmp_path):
     job = run_script(
         tmp_path,
@@ -173,12 +177,14 @@ def test_a_checkpoint_that_comes_too_late_is_refused(tmp_path):
     assert "run.checkpoint comes too late" in job.output, job.output
 
 
+@pytest.mark.long
 def test_what_build_returns_is_a_state(tmp_path):
     job = run_script(tmp_path, training("run.setup(lambda: torch.nn.Linear(4, 4))"))
     assert job.exit_code != 0
     assert "build() returned a Linear; return keepstep.State(" in job.output, job.output
 
 
+@pytest.mark.long
 def test_a_second_state_has_a_name(tmp_path):
     job = run_script(
         tmp_path,
@@ -214,6 +220,7 @@ def test_a_loss_that_is_infinite_does_not_hide_the_step(tmp_path):
     assert all("committed_mono" in line for line in job.metrics), job.explain()
 
 
+@pytest.mark.long
 def test_an_unprotected_optimizer_is_named(tmp_path):
     job = run_script(
         tmp_path,
@@ -304,7 +311,7 @@ def test_ctrl_c_stops_everything_cleanly(tmp_path):
     assert not [pid for pid in pids if alive(pid)], job.explain()
 
 
-@pytest.mark.parametrize("options", [[], ["--spares", "1"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.long), ["--spares", "1"]])
 def test_when_the_agent_dies_its_workers_end_and_say_so(tmp_path, options):
     process, _ = start(
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", 100000, "--sleep", "0.01", options=options

@@ -55,6 +55,7 @@ def test_this_machine_can_run_jobs():
     assert answer["verdict"].startswith("This machine can run keepstep jobs")
 
 
+@pytest.mark.long
 def test_the_module_does_the_same_and_people_get_lines():
     done = subprocess.run(
         [sys.executable, "-m", "keepstep.doctor"],
@@ -88,7 +89,9 @@ can_mount = (
 
 
 @pytest.mark.skipif(not can_mount, reason="mounting in a namespace needs root")
-@pytest.mark.parametrize("size, code, level", [("16m", 0, "warning"), ("512k", 1, "error")])
+@pytest.mark.parametrize(
+    "size, code, level", [pytest.param("16m", 0, "warning", marks=pytest.mark.long), ("512k", 1, "error")]
+)
 def test_a_small_dev_shm_is_a_warning_and_a_full_one_an_error(size, code, level):
     ended, answer = doctor(prefix=with_dev_shm(size))
     assert ended == code, answer
@@ -157,6 +160,7 @@ def test_another_token_is_named_at_both_ends():
 
 
 @NAMESPACES
+@pytest.mark.long
 def test_nobody_at_the_endpoint_is_said_with_what_was_tried():
     with network(2) as net:
         process = start(
@@ -182,6 +186,7 @@ def test_ports_that_a_firewall_closes_are_named():
 
 
 @NAMESPACES
+@pytest.mark.long
 def test_a_job_at_the_endpoint_is_left_alone(tmp_path):
     endless = [JOBS / "small.py", "--out", tmp_path, "--until", 10**6, "--sleep", 0.2]
     with network(2) as net:

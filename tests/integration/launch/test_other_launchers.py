@@ -68,6 +68,7 @@ def test_there_may_be_more_groups_one_after_the_other_than_places(tmp_path):
     assert all("fine" in output for output in outputs), outputs
 
 
+@pytest.mark.long
 def test_groups_made_and_destroyed_leave_nothing_behind(tmp_path):
     codes, outputs, _ = run_forked(tmp_path, "generations", 2, "60")
     assert codes == [0, 0], outputs

@@ -84,6 +84,7 @@ def test_an_unchanged_torchrun_script_runs_on_two_nodes(tmp_path):
     assert node_lines(tmp_path, "journal", 1), "node 1 has a journal of what it saw"
 
 
+@pytest.mark.long
 def test_a_fault_on_one_node_restarts_an_unchanged_script_on_all(tmp_path):
     job = finish_nodes(start_nodes(tmp_path, JOBS / "torchrun_style.py", tmp_path, 6, 3))
     assert job.exit_code == 0, job.explain()
@@ -292,7 +293,7 @@ def test_a_node_with_other_options_or_another_script_is_refused_with_which_and_w
     assert "--seed" not in job.output, job.explain()
 
 
-@pytest.mark.parametrize("plane", ["tls", "plain"])
+@pytest.mark.parametrize("plane", ["plain", pytest.param("tls", marks=pytest.mark.long)])
 def test_the_data_plane_of_node_0_holds_for_all(tmp_path, nodes, plane):
     endpoint = f"127.0.0.1:{free_port()}"
     planes = [plane, "plain" if plane == "tls" else "tls"]

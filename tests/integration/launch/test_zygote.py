@@ -68,7 +68,7 @@ print("trained", dist.get_rank())
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("kill", 0), ("exit", 1)])
+@pytest.mark.parametrize(("how", "code"), [("kill", 0), pytest.param("exit", 1, marks=pytest.mark.long)])
 def test_ranks_start_again_while_imports_stand_still(tmp_path, how, code):
     write_package(tmp_path)  # without its gate
     path = tmp_path / "train.py"

@@ -52,7 +52,11 @@ def test_threads_leave_when_a_rank_is_killed_and_all_begin_again(tmp_path, undis
     assert left(job) <= {"Interrupted", "RuntimeError"}, job.explain()
 
 
-@pytest.mark.parametrize("inject", [(), ("kill:rank=1,step=5,phase=backward",)], ids=["undisturbed", "killed"])
+@pytest.mark.parametrize(
+    "inject",
+    [pytest.param((), marks=pytest.mark.long), ("kill:rank=1,step=5,phase=backward",)],
+    ids=["undisturbed", "killed"],
+)
 def test_threads_with_groups_across_nodes_do_not_wait_for_each_other(tmp_path, undisturbed_threads, inject):
     injected = [part for text in inject for part in ("--inject", text)]
     nodes = start_nodes(tmp_path, JOBS / "threaded_groups.py", tmp_path, UNTIL, nodes=3, world=1, options=injected)

@@ -17,7 +17,7 @@ def run_dying(folder, *how, inject=()):
     return finish(folder, process, command)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_rank_that_dies_where_its_first_update_takes_a_buffer_out_of_the_capsule_loses_nothing(
     tmp_path, undisturbed, victim
 ):

@@ -28,7 +28,9 @@ def finals(job):
     return {note["rank"]: note["final"] for note in job.notes if "final" in note}
 
 
-@pytest.mark.parametrize("base", ["kept", "averaged", "averaged through data"])
+@pytest.mark.parametrize(
+    "base", ["kept", *(pytest.param(base, marks=pytest.mark.long) for base in ("averaged", "averaged through data"))]
+)
 def test_a_replacement_gets_only_what_is_trained_and_the_bits_are_the_same(tmp_path, base):
     """Also an average inside the model, which needs no gradient and yet changes."""
     reference = run_adapted(tmp_path / "undisturbed", "--base", base)

@@ -65,8 +65,9 @@ def test_each_function_counts_its_own_steps_and_takes_what_the_one_before_return
     ]
 
 
-@pytest.mark.parametrize("spares", [0, 1])
-@pytest.mark.parametrize("step", [1, 5])
+@pytest.mark.parametrize(
+    ("step", "spares"), [(5, 1), *(pytest.param(*each, marks=pytest.mark.long) for each in ((1, 0), (1, 1), (5, 0)))]
+)
 def test_a_rank_killed_in_the_second_function_is_replaced_there(tmp_path, reference, step, spares):
     job = run(tmp_path, "--die", f"finetune:{step}:1", spares=spares)
     assert_like(reference, tmp_path, job)
@@ -90,6 +91,7 @@ def test_a_process_that_dies_while_it_builds_for_the_second_function_is_replaced
     assert_like(reference, tmp_path, job)
 
 
+@pytest.mark.long
 def test_a_rank_of_another_node_is_killed_in_the_second_function(tmp_path, reference):
     nodes = start_nodes(
         tmp_path, JOBS / "functions.py", "--out", tmp_path, "--die", "finetune:5:1", world=1,

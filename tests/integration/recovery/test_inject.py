@@ -69,6 +69,7 @@ def test_slow_links_between_nodes_change_nothing(tmp_path, undisturbed):
     assert [line["bits"] for line in job.metrics] == [line["bits"] for line in reference.metrics]
 
 
+@pytest.mark.long
 def test_more_faults_than_a_packet_holds_reach_their_worker(tmp_path, undisturbed):
     later = [f"kill:rank={number % 2},step={1000 + number},phase=forward" for number in range(1000)]
     job = run_small(tmp_path, inject=[*later, "kill:rank=1,step=4,phase=backward"])

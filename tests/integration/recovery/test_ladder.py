@@ -85,6 +85,7 @@ def test_a_node_whose_ranks_die_again_and_again_gives_them_to_a_spare_node(tmp_p
     assert_survivors_kept_their_process(job, [2, 2, 3], 4)
 
 
+@pytest.mark.long
 def test_without_a_spare_node_the_processes_of_a_bad_node_are_replaced_and_it_is_said(tmp_path, undisturbed):
     nodes = small_with_spare_nodes(tmp_path, 0, world=1, options=["--node-faults", 1])
     try:
@@ -99,7 +100,8 @@ def test_without_a_spare_node_the_processes_of_a_bad_node_are_replaced_and_it_is
     assert "but there is no spare node to take its ranks" in job.events("rung")[0]["because"], job.explain()
 
 
-@pytest.mark.parametrize("at_once", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("at_once", [True, False])
 def test_two_nodes_are_lost_together_or_one_while_the_other_recovers(tmp_path, undisturbed, at_once):
     nodes = small_with_spare_nodes(tmp_path, 2, nodes=3, world=1)
     try:

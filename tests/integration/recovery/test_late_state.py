@@ -37,16 +37,19 @@ def test_soap_as_it_is_published_reaches_a_replacement(tmp_path):
     check_lists(tmp_path, "real-soap")
 
 
+@pytest.mark.long
 def test_averages_of_buffers_that_are_the_same_on_all_ranks_reach_a_replacement(tmp_path):
     check_lists(tmp_path, "average-same")
 
 
+@pytest.mark.long
 def test_copies_of_per_rank_buffers_are_said_and_made_again_by_the_next_update(tmp_path):
     check_lists(tmp_path, "copy")
     output = (tmp_path / "whole" / "output.txt").read_text()
     assert output.count("the update leaves other values on each rank in 'average/module.norm") == 1, output
 
 
+@pytest.mark.long
 def test_tensors_in_lists_come_back_from_a_checkpoint(tmp_path):
     whole = run(tmp_path / "whole", "lists")
     saves = tmp_path / "saves"
@@ -66,8 +69,13 @@ def test_tensors_in_lists_come_back_from_a_checkpoint(tmp_path):
     [
         ("set", 2, "'callback/of_step.seen'", "write sorted(value)"),
         ("layer", 2, "'model/adapter.weight'", "Add it in the function that run.setup calls"),
-        ("group", 2, "the optimizer 'optimizer' has 7 parameters", "Give it all of them"),
-        ("average", 2, "average/module.norm.running_mean'", "torch.distributed.broadcast(buffer, 0)"),
+        pytest.param(
+            *("group", 2, "the optimizer 'optimizer' has 7 parameters", "Give it all of them"), marks=pytest.mark.long
+        ),
+        pytest.param(
+            *("average", 2, "average/module.norm.running_mean'", "torch.distributed.broadcast(buffer, 0)"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_a_replacement_could_not_have_is_named_before_any_fault(tmp_path, mode, step, name, line):

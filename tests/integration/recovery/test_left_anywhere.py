@@ -44,7 +44,11 @@ def assert_same(job, reference):
             assert job.finals()[rank][key] == final[key], f"rank {rank}: {key} differs{why}"
 
 
-@pytest.mark.parametrize("case", ["update", "update-communicates", "update-restored"])
+def long(*cases):
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
+@pytest.mark.parametrize("case", ["update", *long("update-communicates", "update-restored")])
 def test_a_forward_in_the_update_is_not_left_when_a_peer_dies(tmp_path, undisturbed_case, case):
     job = run_left(tmp_path, case, extra=["--kill-at", 3])
     assert_same(job, undisturbed_case(case))
@@ -56,15 +60,12 @@ def test_a_closure_that_communicates_says_what_to_write_at_its_first_step(tmp_pa
     assert "inside step.commit(...)" in job.output and "communicates=True" in job.output, job.explain()
 
 
-def long(*cases):
-    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
-
-
 LEFT = [
-    "eval", "average:copy", "schedule-free", "gan", "extra", "registered", "entry-option",
+    "average:copy", "extra",
     *long(
-        "average:data", "average:pointer", "extra-restored", "extra-entry", "assigned", "lbfgs-communicates",
-        "entry-mode", "entry-statistics", "average-eval",
+        "eval", "schedule-free", "gan", "registered", "entry-option", "average:data", "average:pointer",
+        "extra-restored", "extra-entry", "assigned", "lbfgs-communicates", "entry-mode", "entry-statistics",
+        "average-eval",
     ),
 ]  # fmt: skip
 
@@ -80,7 +81,10 @@ def test_a_rate_that_an_entry_scales_is_scaled_once_where_a_rank_dies_in_the_fir
     assert_same(job, undisturbed_case("entry-option"))
 
 
-BARE = ["average-bare:copy", "schedule-free-bare", *long("average-bare:data", "average-bare:pointer", "head")]
+BARE = [
+    "average-bare:copy",
+    *long("schedule-free-bare", "average-bare:data", "average-bare:pointer", "head"),
+]
 
 
 @pytest.mark.parametrize("case", BARE)
@@ -103,14 +107,20 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("case", LATE)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("late-option", "late-state"),
+        *long("late-frozen", "late-mode", "late-teacher", "late-extra", "late-statistics", "hidden-statistics"),
+    ],
+)
 def test_what_a_fault_would_undo_is_named_where_it_comes_after_a_commit(tmp_path, case):
     job = run_left(tmp_path, case)
     assert job.exit_code != 0 and LATE[case] in job.output, job.explain()
     assert len(job.metrics) == (4 if case == "late-state" else 2), job.explain()
 
 
-@pytest.mark.parametrize("case", ["entry-pointer", "entry-element"])
+@pytest.mark.parametrize("case", ["entry-pointer", *long("entry-element")])
 def test_what_each_entry_does_to_a_parameter_is_named_in_the_middle_of_training(tmp_path, case):
     job = run_left(tmp_path, case, extra=["--kill-at", 4])
     what = "'model/head.weight' was changed outside of step.commit; this entry of the function, which begins at step 3"
@@ -130,7 +140,7 @@ def test_a_registered_evaluation_that_was_interrupted_is_made_again(tmp_path, un
 
 @pytest.mark.parametrize(
     ("case", "world", "extra"),
-    [("one-changed", 3, []), ("all-changed", 2, ["--memory"])],
+    [("one-changed", 3, []), pytest.param("all-changed", 2, ["--memory"], marks=pytest.mark.long)],
     ids=["from-a-peer", "from-memory"],
 )
 def test_a_survivor_whose_state_is_not_the_commits_is_no_source(tmp_path, undisturbed_case, case, world, extra):
@@ -163,6 +173,7 @@ def test_what_fails_after_three_commits_ends_the_job(tmp_path):
     assert "in evaluate\n" in job.output, "the traceback is missing" + job.explain()
 
 
+@pytest.mark.long
 def test_a_registered_evaluation_that_fails_again_ends_the_job(tmp_path):
     job = run_left(tmp_path, "registered-raises", until=8)
     assert job.exit_code == 1 and not job.events("finished"), job.explain()
@@ -170,6 +181,7 @@ def test_a_registered_evaluation_that_fails_again_ends_the_job(tmp_path):
     assert len(job.metrics) <= 2, job.explain()
 
 
+@pytest.mark.long
 def test_a_rate_and_modes_that_a_restart_sets_hold_also_where_a_rank_dies_in_its_first_step(tmp_path):
     first = run_left(tmp_path / "first", "entry", extra=["--memory"], until=2)
     assert first.exit_code == 0, first.explain()
@@ -208,7 +220,7 @@ def run_epochs(folder, case, *extra):
     return finish(folder, *start(folder, JOBS / "epochs.py", "--out", folder, "--case", case, *extra))
 
 
-@pytest.mark.parametrize("case", ["from-that-epoch", "halved", *long("from-the-first", "thawed")])
+@pytest.mark.parametrize("case", ["from-that-epoch", *long("halved", "from-the-first", "thawed")])
 def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, case):
     calm = run_epochs(tmp_path / "calm", case)
     assert calm.exit_code == 0, calm.explain()

@@ -37,6 +37,7 @@ def test_a_killed_rank_is_replaced_on_its_node(tmp_path, undisturbed, deaths):
     assert_survivors_kept_their_process(job, [rank for rank, _, _ in deaths], 4)
 
 
+@pytest.mark.long
 def test_the_only_rank_of_a_node_gets_its_state_from_another_node(tmp_path, undisturbed):
     job = run_small_on_nodes(tmp_path, world=1, model="rich", inject=["kill:rank=1,step=5,phase=backward"])
     assert_same_history(job, undisturbed(2, model="rich"), 12)
@@ -44,6 +45,7 @@ def test_the_only_rank_of_a_node_gets_its_state_from_another_node(tmp_path, undi
     assert hydrated["sources"] == [0], job.explain()
 
 
+@pytest.mark.long
 def test_an_exception_on_one_node_is_redone_by_all(tmp_path, undisturbed):
     job = run_small_on_nodes(tmp_path, inject=["exception:rank=3,step=4,phase=forward"])
     assert_same_history(job, undisturbed(4), 12)
@@ -76,6 +78,7 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path, undisturbed,
     assert job.events("node_replaced"), job.explain()
 
 
+@pytest.mark.long
 def test_a_keeper_dies_with_the_node_whose_capsules_it_keeps(tmp_path, undisturbed):
     nodes = start_nodes(
         tmp_path, JOBS / "small.py", "--out", tmp_path, "--until", UNTIL, "--model", "rich", launchers=[0, 1, 2],
@@ -120,6 +123,7 @@ def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed
     assert awaited["ranks"] == [2, 3] and awaited["for_s"] == 90, awaited
 
 
+@pytest.mark.long
 def test_a_node_started_again_before_its_loss_was_noticed_waits_for_its_place(tmp_path, undisturbed):
     endpoint = f"127.0.0.1:{a_port()}"
     what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL]

@@ -135,6 +135,7 @@ OBJECTS = """names = [run.rank, None]
         assert names[0] in (0, run.rank) and all_names[run.rank][0] == run.rank"""
 
 
+@pytest.mark.long
 def test_object_collectives_leave_in_a_rehearsal_what_this_rank_has(tmp_path):
     job = run_script(tmp_path, body(at_step=OBJECTS), args=[tmp_path], spares=1, options=KILL)
     assert job.exit_code == 0, job.explain()
@@ -163,6 +164,7 @@ def test_a_spare_whose_state_cannot_be_put_back_builds_it_again(tmp_path):
     assert [line["calls"] for line in job.metrics[:3]] == [4, 8, 12], job.explain()
 
 
+@pytest.mark.long
 def test_a_spare_whose_state_can_neither_be_put_back_nor_built_again_is_not_used(tmp_path):
     elsewhere = body(extra="odd=ODD", at_step="ODD.uses += 1").replace("def build", "ODD = Odd()\ndef build")
     job = run_script(tmp_path, elsewhere, args=[tmp_path], spares=1, options=KILL)

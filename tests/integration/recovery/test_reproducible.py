@@ -8,11 +8,6 @@ SHORT = 5  # steps
 LONG = 100
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 def run_job(folder, *, world, until=SHORT, spares=0, inject=(), extra=()):
     injected = [part for text in inject for part in ("--inject", text)]
     process, command = start(
@@ -56,6 +51,7 @@ def test_losses_norms_and_parameters_do_not_depend_on_the_number_of_ranks(tmp_pa
     assert_same_bits(run_job(tmp_path, world=world), alone(), SHORT)
 
 
+@pytest.mark.long
 def test_nor_do_they_where_micro_batches_count_their_tokens(tmp_path, alone):
     extra = ["--tokens", "--micro-batches", 7]
     assert_same_bits(run_job(tmp_path, world=3, extra=extra), alone(extra=extra), SHORT)
@@ -73,6 +69,7 @@ def test_a_killed_rank_changes_no_bit_either(tmp_path, alone, phases):
     assert not job.events("restart"), job.explain()
 
 
+@pytest.mark.long
 def test_with_plain_ddp_they_depend_on_it_or_these_tests_prove_nothing(tmp_path, alone):
     extra = ["--wrapper", "ddp", "--dropout", 0]
     job = run_job(tmp_path, world=3, extra=extra)
@@ -81,6 +78,7 @@ def test_with_plain_ddp_they_depend_on_it_or_these_tests_prove_nothing(tmp_path,
     assert history(job) != history(alone(extra=extra))
 
 
+@pytest.mark.long
 def test_replicate_without_the_mode_trains_like_ddp(tmp_path):
     # With two ranks DDP's halving before the sum and ours after it round alike.
     jobs = [run_job(tmp_path / w, world=2, extra=["--wrapper", w]) for w in ("ddp", "replicate")]

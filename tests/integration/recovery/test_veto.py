@@ -49,7 +49,8 @@ def test_a_rank_that_dies_around_a_vetoed_step_changes_no_bit(tmp_path, vetoed, 
     assert_same_history(job, vetoed, 8)
 
 
-@pytest.mark.parametrize("phase", ["after_vote", pytest.param("between", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["after_vote", "between"])
 def test_ranks_of_another_node_skip_it_too_when_only_the_verdict_tells_them(tmp_path, vetoed, phase):
     fault = [f"kill:rank=0,step=4,phase={phase}"]
     job = run_small_on_nodes(tmp_path, nodes=2, world=1, until=8, extra=VETO, inject=fault)
@@ -57,7 +58,7 @@ def test_ranks_of_another_node_skip_it_too_when_only_the_verdict_tells_them(tmp_
     assert [line["bits"] for line in job.metrics] == [line["bits"] for line in vetoed.metrics], job.explain()
 
 
-@pytest.mark.parametrize("communicates", [[], ["--communicates"]])
+@pytest.mark.parametrize("communicates", [[], pytest.param(["--communicates"], marks=pytest.mark.long)])
 def test_what_a_vetoed_step_set_itself_stays(tmp_path, communicates):
     process, command = start(tmp_path, JOBS / "vetoed_manner.py", *communicates, world=1)
     job = finish(tmp_path, process, command)

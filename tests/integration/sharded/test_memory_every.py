@@ -50,12 +50,14 @@ def test_a_lost_shard_takes_all_back_to_the_newest_step_that_was_copied(tmp_path
     assert gone_back_to(job) == [(4, 1), (8, 0)], job.explain()
 
 
+@pytest.mark.long
 def test_where_nobody_died_nothing_is_lost(tmp_path, whole):  # noqa: F811
     job = run_every(tmp_path, 4, inject=["exception:rank=1,step=7,phase=forward"])
     assert_same(job, whole(2))
     assert gone_back_to(job) == [(6, 0)], job.explain()
 
 
+@pytest.mark.long
 def test_all_ranks_killed_at_once_go_on_from_the_newest_step_in_the_agents_memory(tmp_path, whole):  # noqa: F811
     job = run_every(tmp_path, 3, inject=[f"kill:rank={rank},step=8,phase=before_vote" for rank in range(2)])
     assert_same(job, whole(2))

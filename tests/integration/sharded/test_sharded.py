@@ -75,6 +75,7 @@ def assert_same(job, reference, *, killed=None, world=None):
         assert_survivors_kept_their_process(job, killed, world)
 
 
+@pytest.mark.long
 def test_an_agent_notices_a_death_while_it_makes_memory_for_copies(tmp_path, whole, monkeypatch):
     reference = whole(2)
     held = Held(tmp_path / "held", "keepstep-shard-1")
@@ -106,6 +107,7 @@ def test_killed_ranks_of_fsdp_go_on_from_their_copies(tmp_path, whole):
     assert_same(job, whole(2), killed=[1, 0], world=2)
 
 
+@pytest.mark.long
 def test_a_rank_killed_while_it_takes_a_copy_over(tmp_path, whole):
     inject = ["kill:rank=1,step=4,phase=forward", "kill:rank=1,step=4,phase=hydrate"]
     assert_same(run_sharded(tmp_path, inject=inject), whole(2))
@@ -116,17 +118,19 @@ def test_all_ranks_killed_at_once_go_on_from_the_agents_memory(tmp_path, whole):
     assert_same(job, whole(2))
 
 
+@pytest.mark.long
 def test_an_exception_in_the_middle_of_a_step_of_fsdp_is_redone_in_the_same_processes(tmp_path, whole):
     inject = ["exception:rank=1,step=3,phase=forward", "exception:rank=0,step=6,phase=backward"]
     assert_same(run_sharded(tmp_path, inject=inject), whole(2), killed=[], world=2)
 
 
+@pytest.mark.long
 def test_tensor_parallel_times_data_parallel(tmp_path, whole):
     inject = ["kill:rank=1,step=3,phase=backward", "kill:rank=2,step=6,phase=update"]
     assert_same(run_sharded(tmp_path, world=4, kind="tp", inject=inject), whole(4, "tp"), killed=[1, 2], world=4)
 
 
-@pytest.mark.parametrize("kind", ["pp", pytest.param("pp-ddp", marks=pytest.mark.long), "zero"])
+@pytest.mark.parametrize("kind", ["zero", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("pp", "pp-ddp"))])
 def test_pipeline_stages_and_zero_1(tmp_path, whole, kind):
     world = 2 if kind == "zero" else 4
     phase = "update" if kind == "zero" else "backward"
@@ -139,6 +143,7 @@ def test_a_killed_rank_whose_node_has_no_other(tmp_path, whole):
     assert_same(job, whole(2), killed=[1], world=2)
 
 
+@pytest.mark.long
 def test_a_lost_node_goes_on_elsewhere_from_the_copies_of_its_neighbour(tmp_path, whole):
     nodes = start_on_nodes(tmp_path, world=2, until=LONG, spare_nodes=1)
     job = lose_node_1(nodes, tmp_path, 8)
