@@ -56,13 +56,10 @@ exit codes: 0 success; 2 wrong options (all mistakes are listed); otherwise the 
 
 // Passed to Python unchanged.
 const std::map<std::string, std::string>& python_commands() {
-  static const std::map<std::string, std::string> commands = {{"report", "keepstep.report"},
-                                                              {"certify", "keepstep.certify"},
-                                                              {"migrate", "keepstep.migrate"},
-                                                              {"recipe", "keepstep.recipe"},
-                                                              {"bench", "keepstep.bench"},
-                                                              {"ckpt", "keepstep.checkpoint"},
-                                                              {"data", "keepstep.data"}};
+  static const std::map<std::string, std::string> commands = {
+      {"report", "keepstep.report"}, {"certify", "keepstep.certify"}, {"migrate", "keepstep.migrate"},
+      {"recipe", "keepstep.recipe"}, {"bench", "keepstep.bench"},     {"ckpt", "keepstep.checkpoint"},
+      {"data", "keepstep.data"}};
   return commands;
 }
 

@@ -16,6 +16,7 @@
 #include "comm/flight_recorder.h"
 #include "comm/group_table.h"
 #include "comm/layout.h"
+#include "comm/numbers/reduce.h"
 #include "comm/operation.h"
 #include "comm/p2p/point_to_point.h"
 #include "comm/progress.h"
@@ -46,29 +47,6 @@ std::vector<std::byte*> as_bytes(const std::vector<void*>& buffers) {
   }
   return result;
 }
-
-}  // namespace
-
-size_t arena_bytes(const CommConfig& config) { return Layout(config).arena_bytes(); }
-size_t generation_bytes(const CommConfig& config) { return Layout(config).generation_bytes(); }
-
-void wake_all(const CommConfig& config, std::byte* generation) {
-  const Layout layout(config);
-  const auto wake = [](Bell& bell) {
-    bell.ring.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake_all(bell.ring);
-  };
-  wake(layout.header(generation).table_bell);
-  wake(layout.header(generation).interruption);
-  for (uint32_t group = 0; group < layout.groups(); ++group) {
-    wake(layout.group(generation, group).bell);
-  }
-  for (uint32_t local = 0; local < layout.max_local(); ++local) {
-    wake(layout.bell(generation, local));
-  }
-}
-
-namespace {
 
 // Stands in for CollectiveWords::moved if the endpoint has no words. All communicators of the process share it, because
 // a transport may write to it after its communicator is gone.

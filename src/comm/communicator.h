@@ -35,30 +35,14 @@
 #include <vector>
 
 #include "base/status.h"
-#include "brain/types.h"
 #include "comm/collectives/canonical_tree.h"
+#include "comm/comm_config.h"
 #include "keepstep/types.h"
 
 namespace keepstep::comm {
 
-using brain::Rank;
 using keepstep::DataType;
 using keepstep::ReduceOp;
-
-size_t size_of(DataType type);
-
-struct CommConfig {
-  uint32_t max_world = 16;              // ranks of a generation
-  uint32_t max_local = 0;               // of these, the most on one node; 0: all
-  uint32_t groups = 16;                 // groups that exist at one time, including the world
-  size_t slot_bytes = 1 << 20;          // chunk size of the world group (two in, two out)
-  size_t group_slot_bytes = 128 << 10;  // chunk size of each other group
-  size_t ring_bytes = 128 << 10;        // one ring per ordered pair of ranks of a node
-};
-size_t arena_bytes(const CommConfig& config);
-size_t generation_bytes(const CommConfig& config);
-// Wakes all sleepers of this generation, after `*interrupted` was set. The agent calls it; anyone may.
-void wake_all(const CommConfig& config, std::byte* generation);
 
 class Transport;
 class WaitClock;         // wait_clock.h
@@ -75,8 +59,6 @@ struct Endpoint {
 };
 
 using OpId = uint64_t;
-using GroupId = uint32_t;
-inline constexpr GroupId kWorld = 0;
 inline constexpr Rank kAnySource = ~Rank{0};
 
 enum class Outcome : uint8_t { kPending, kDone, kInterrupted, kFailed };

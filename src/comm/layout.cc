@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/futex.h"
 
 namespace keepstep::comm {
 namespace {
@@ -78,6 +79,25 @@ Bell& Layout::bell(std::byte* generation, uint32_t rank) const {
 PairBlock& Layout::pair(std::byte* generation, uint32_t from, uint32_t to) const {
   KEEPSTEP_CHECK(from < max_local_ && to < max_local_, "no such pair");
   return *at<PairBlock>(generation, pairs_offset() + (size_t{from} * max_local_ + to) * sizeof(PairBlock));
+}
+
+size_t arena_bytes(const CommConfig& config) { return Layout(config).arena_bytes(); }
+size_t generation_bytes(const CommConfig& config) { return Layout(config).generation_bytes(); }
+
+void wake_all(const CommConfig& config, std::byte* generation) {
+  const Layout layout(config);
+  const auto wake = [](Bell& bell) {
+    bell.ring.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(bell.ring);
+  };
+  wake(layout.header(generation).table_bell);
+  wake(layout.header(generation).interruption);
+  for (uint32_t group = 0; group < layout.groups(); ++group) {
+    wake(layout.group(generation, group).bell);
+  }
+  for (uint32_t local = 0; local < layout.max_local(); ++local) {
+    wake(layout.bell(generation, local));
+  }
 }
 
 }  // namespace keepstep::comm

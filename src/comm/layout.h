@@ -28,7 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 
 namespace keepstep::comm {
 

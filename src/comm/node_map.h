@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 
 namespace keepstep::comm {
 

@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "comm/layout.h"
 
 namespace keepstep::comm {

@@ -15,7 +15,7 @@
 #include "brain/copies/parity_rebuild.h"
 #include "brain/copies/shard_copies.h"
 #include "brain/types.h"
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 #include "messages/schema.h"
 
 namespace keepstep::messages {

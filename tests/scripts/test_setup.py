@@ -60,6 +60,7 @@ def test_scripts_of_the_environment_know_where_they_are(checkout):
     )
 
 
+@pytest.mark.long
 def test_the_command_that_was_built_stays(checkout):
     (checkout.folder / ".venv/bin/keepstep").symlink_to(checkout.folder / "build/keepstep")
     checkout.require("# And once more.\n")

@@ -1,7 +1,7 @@
 """The options of torchrun and hyperpodrun, and what `keepstep run` does with each.
 
-`tests/python_migrate/test_option_tables.py` compares the first three tables with docs/reference/run.md. Those of hyperpodrun
-are from hyperpod-elastic-agent 1.1.3, which takes torchrun's too.
+`tests/python_migrate/test_option_tables.py` compares the first three tables with docs/reference/run.md. Those of
+hyperpodrun are from hyperpod-elastic-agent 1.1.3, which takes torchrun's too.
 """
 
 from __future__ import annotations

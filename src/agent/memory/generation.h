@@ -11,7 +11,7 @@
 #include "base/shared_memory.h"
 #include "base/status.h"
 #include "brain/membership/membership_messages.h"
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 #include "rank/link/page.h"
 
 namespace keepstep::agent {

@@ -24,7 +24,7 @@
 #include "base/shared_memory.h"
 #include "base/socket/packet_socket.h"
 #include "base/status.h"
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 #include "messages/envelope.h"
 #include "messages/rank_messages.h"
 

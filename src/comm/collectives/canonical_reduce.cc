@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "comm/collectives/canonical_plan.h"
 #include "comm/collectives/canonical_sum.h"
+#include "comm/numbers/reduce.h"
 
 namespace keepstep::comm {
 namespace {

@@ -10,6 +10,7 @@
 #include "comm/collectives/canonical_plan.h"
 #include "comm/collectives/canonical_sum.h"
 #include "comm/collectives/hierarchical.h"
+#include "comm/numbers/reduce.h"
 
 namespace keepstep::comm {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "comm/communicator.h"
 #include "comm/numbers/float16.h"
+#include "keepstep/types.h"
 
 namespace keepstep::comm {
 

@@ -9,10 +9,11 @@
 #include <cstddef>
 #include <string>
 
-#include "comm/communicator.h"
+#include "keepstep/types.h"
 
 namespace keepstep::comm {
 
+size_t size_of(DataType type);
 const char* name(DataType type);
 const char* name(ReduceOp op);
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "comm/communicator.h"
+#include "keepstep/types.h"
 
 namespace keepstep::comm {
 

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "brain/copies/shard_copies.h"
 #include "brain/types.h"
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 #include "comm/tcp/tcp_config.h"
 #include "messages/rank_messages.h"
 #include "rank/link/rank_locations.h"

@@ -21,7 +21,7 @@
 #include "base/robust_mutex.h"
 #include "brain/commit/digests.h"
 #include "brain/types.h"
-#include "comm/communicator.h"
+#include "comm/comm_config.h"
 #include "rank/link/log_ring.h"
 #include "rank/link/progress_words.h"
 #include "state/hydration.h"

@@ -8,18 +8,18 @@
 #include <optional>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "brain/types.h"
 
 namespace keepstep::rank {
 
 class CopyTable {
  public:
   // `shards`: the number of shards, one for each rank of the world that made them.
-  CopyTable(comm::Rank world, comm::Rank shards) : world_(world), words_(world + size_t{2} * shards, kNone) {}
+  CopyTable(brain::Rank world, brain::Rank shards) : world_(world), words_(world + size_t{2} * shards, kNone) {}
 
   // For one rank, before the all_reduce; a shard of a rank beyond `shards` is left out.
-  void set_needs(comm::Rank rank) { words_[rank] = 0; }
-  void set_gives(comm::Rank shard, comm::Rank giver) {
+  void set_needs(brain::Rank rank) { words_[rank] = 0; }
+  void set_gives(brain::Rank shard, brain::Rank giver) {
     if (at(shard) < words_.size()) {
       words_[at(shard)] = static_cast<int32_t>(giver);
       words_[at(shard) + 1] = -static_cast<int32_t>(giver);  // the lowest of these is the highest rank
@@ -28,28 +28,28 @@ class CopyTable {
   int32_t* data() { return words_.data(); }
   size_t size() const { return words_.size(); }  // int32
 
-  bool needs(comm::Rank rank) const { return words_[rank] == 0; }
+  bool needs(brain::Rank rank) const { return words_[rank] == 0; }
   // The lowest rank that can give this shard.
-  std::optional<comm::Rank> giver(comm::Rank shard) const {
+  std::optional<brain::Rank> giver(brain::Rank shard) const {
     const int32_t lowest = words_[at(shard)];
-    return lowest == kNone ? std::nullopt : std::optional(static_cast<comm::Rank>(lowest));
+    return lowest == kNone ? std::nullopt : std::optional(static_cast<brain::Rank>(lowest));
   }
   // That one, and the highest if it is a different one.
-  std::vector<comm::Rank> givers(comm::Rank shard) const {
-    const std::optional<comm::Rank> lowest = giver(shard);
+  std::vector<brain::Rank> givers(brain::Rank shard) const {
+    const std::optional<brain::Rank> lowest = giver(shard);
     if (!lowest) {
       return {};
     }
-    const auto highest = static_cast<comm::Rank>(-words_[at(shard) + 1]);
+    const auto highest = static_cast<brain::Rank>(-words_[at(shard) + 1]);
     return highest == *lowest ? std::vector{*lowest} : std::vector{*lowest, highest};
   }
   bool operator==(const CopyTable&) const = default;
 
  private:
   static constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
-  size_t at(comm::Rank shard) const { return world_ + size_t{2} * shard; }
+  size_t at(brain::Rank shard) const { return world_ + size_t{2} * shard; }
 
-  comm::Rank world_;
+  brain::Rank world_;
   std::vector<int32_t> words_;
 };
 

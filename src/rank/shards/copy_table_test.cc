@@ -16,7 +16,7 @@ CopyTable both(CopyTable one, CopyTable other) {
   return one;
 }
 
-using Givers = std::vector<comm::Rank>;
+using Givers = std::vector<brain::Rank>;
 
 TEST(CopyTableTest, the_lowest_and_the_highest_rank_that_can_give_are_known_to_all) {
   CopyTable zero(4, 4);

@@ -9,7 +9,7 @@
 
 namespace keepstep::rank {
 
-using comm::Rank;
+using brain::Rank;
 
 ShardKeepers::ShardKeepers(const std::vector<uint32_t>& nodes, Protection wanted) {
   const auto there_are = static_cast<uint32_t>(std::set<uint32_t>(nodes.begin(), nodes.end()).size());

@@ -9,7 +9,7 @@
 
 #include "brain/copies/parity_placement.h"
 #include "brain/copies/parity_rebuild.h"
-#include "comm/communicator.h"
+#include "brain/types.h"
 
 namespace keepstep::rank {
 
@@ -22,9 +22,9 @@ struct Protection {
 
 // Of one rank.
 struct ShardDuties {
-  std::vector<comm::Rank> keepers;              // of its copies
-  std::vector<comm::Rank> kept;                 // whose copies it keeps
-  std::vector<comm::Rank> parity_keepers;       // of its group
+  std::vector<brain::Rank> keepers;             // of its copies
+  std::vector<brain::Rank> kept;                // whose copies it keeps
+  std::vector<brain::Rank> parity_keepers;      // of its group
   std::vector<brain::ParityBlock> parity_kept;  // which blocks it keeps
 };
 
@@ -34,12 +34,12 @@ class ShardKeepers {
   // nodes; smaller groups with the same parity, or copies if there are too few nodes even for that.
   ShardKeepers(const std::vector<uint32_t>& nodes, Protection wanted);
 
-  ShardDuties of(comm::Rank rank) const;
+  ShardDuties of(brain::Rank rank) const;
   // Why parity is not as requested, and what is used instead; empty if it is.
   const std::string& shortfall() const { return shortfall_; }
 
  private:
-  std::vector<std::vector<comm::Rank>> keepers_;  // by rank; empty: one node, or one copy, or parity
+  std::vector<std::vector<brain::Rank>> keepers_;  // by rank; empty: one node, or one copy, or parity
   std::optional<brain::ParityPlacement> parity_;
   std::string shortfall_;
 };

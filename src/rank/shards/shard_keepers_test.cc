@@ -9,7 +9,7 @@
 namespace keepstep::rank {
 namespace {
 
-using Ranks = std::vector<comm::Rank>;
+using Ranks = std::vector<brain::Rank>;
 
 TEST(ShardKeepers, RanksOfOtherNodesKeepEachOthersCopies) {
   const ShardKeepers two({0, 0, 5, 5, 3, 3}, {.copies = 2});
@@ -37,9 +37,9 @@ TEST(ShardKeepers, NoTwoCopiesOnOneNode) {
   const std::vector<uint32_t> nodes = {0, 0, 0, 1, 2, 2, 3};
   for (uint32_t copies = 1; copies < 7; ++copies) {
     const ShardKeepers keepers(nodes, {.copies = copies});
-    for (comm::Rank rank = 0; rank < nodes.size(); ++rank) {
+    for (brain::Rank rank = 0; rank < nodes.size(); ++rank) {
       std::set<uint32_t> on = {nodes[rank]};
-      for (const comm::Rank keeper : keepers.of(rank).keepers) {
+      for (const brain::Rank keeper : keepers.of(rank).keepers) {
         EXPECT_TRUE(on.insert(nodes[keeper]).second) << "rank " << rank;
         const Ranks kept = keepers.of(keeper).kept;
         EXPECT_NE(std::find(kept.begin(), kept.end(), rank), kept.end());
@@ -53,8 +53,8 @@ TEST(ShardKeepers, EachBlockOfAGroupIsOnANodeOfItsOwn) {
   const std::vector<uint32_t> nodes = {0, 0, 4, 4, 2, 2, 1, 1, 9};
   const ShardKeepers keepers(nodes, {.data = 3, .parity = 2});
   EXPECT_EQ(keepers.shortfall(), "");
-  std::map<brain::ParityBlock, comm::Rank> kept;
-  for (comm::Rank rank = 0; rank < nodes.size(); ++rank) {
+  std::map<brain::ParityBlock, brain::Rank> kept;
+  for (brain::Rank rank = 0; rank < nodes.size(); ++rank) {
     const ShardDuties duties = keepers.of(rank);
     EXPECT_TRUE(duties.keepers.empty() && duties.kept.empty());
     ASSERT_EQ(duties.parity_keepers.size(), 2u);
@@ -64,7 +64,7 @@ TEST(ShardKeepers, EachBlockOfAGroupIsOnANodeOfItsOwn) {
   }
   for (const auto& [block, keeper] : kept) {
     std::set<uint32_t> on = {nodes[keeper]};
-    for (const comm::Rank member : block.members) {
+    for (const brain::Rank member : block.members) {
       EXPECT_TRUE(on.insert(nodes[member]).second);
       EXPECT_EQ(keepers.of(member).parity_keepers.at(block.row), keeper);
     }

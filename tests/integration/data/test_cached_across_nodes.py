@@ -84,6 +84,7 @@ def test_a_killed_rank_of_any_node_repeats_and_skips_nothing(on_one_node, tmp_pa
     assert (first["rank"], first["step"], first["waits"]) == (rank, 5, 0), "its batch was there" + job.explain()
 
 
+@pytest.mark.long
 def test_killed_loaders_of_two_nodes_and_a_killed_rank_lose_nothing(on_one_node, tmp_path):
     """A sample kills the first of the loaders that comes to it; steps kill the one of the rank that comes first."""
     job = finish_nodes(

@@ -85,6 +85,7 @@ def test_checks_can_be_left_out(tmp_path):
     assert not job.events("unfit"), job.explain()
 
 
+@pytest.mark.long
 def test_a_node_that_fails_again_and_again_has_its_ranks_moved_to_a_spare_node(tmp_path):
     check = "if os.environ.get('THE_NODE') == '1': raise OSError('no fan')"
     endpoint = f"127.0.0.1:{free_port()}"

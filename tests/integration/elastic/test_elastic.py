@@ -50,6 +50,7 @@ def test_ranks_come_and_go_and_the_bits_stay(tmp_path, go_through, first, last):
     assert_nothing_is_left(str(tmp_path))
 
 
+@pytest.mark.long
 def test_buffers_of_each_rank_begin_with_anothers_where_a_rank_is_new(tmp_path):
     # BatchNorm's statistics differ from rank to rank. 1 rank on one node, then more there and on another one.
     job = ["--model", "rich", "--until", 100000, "--sleep", 0.03]
@@ -73,6 +74,7 @@ def test_buffers_of_each_rank_begin_with_anothers_where_a_rank_is_new(tmp_path):
         assert len(ids) == len(set(ids)) == 16, f"step {line['step']}"
 
 
+@pytest.mark.long
 def test_newcomers_of_a_node_fetch_the_state_once_between_them_and_who_dies_meanwhile_is_replaced(tmp_path):
     # Enough state to share; a node comes as a whole. Rank 2 dies when it is about to fetch: rank 3 waits for its share.
     job = ["--width", 400, "--until", 100000, "--sleep", 0.02]

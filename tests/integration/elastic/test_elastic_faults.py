@@ -143,10 +143,8 @@ def test_a_resize_is_asked_for_while_a_rank_is_replaced(elastic, fixed):
 # ---- nodes leave --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "point",
-    ["node_leaves", *(pytest.param(p, marks=pytest.mark.long) for p in ("resize_planned", "activated", "resized"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["node_leaves", "resize_planned", "activated", "resized"])
 def test_a_node_that_is_killed_while_it_leaves_is_an_ordinary_loss(elastic, fixed, point):
     job = elastic()
     job.start(0, 1)
@@ -428,6 +426,7 @@ def test_a_notice_in_the_middle_of_a_resize_stops_the_job_after_a_step(elastic, 
 # ---- a rank hangs while the others pause ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_where_all_pause_is_found_like_any_other(elastic, fixed):
     job = elastic("--hang-at-change", 1)
     job.start(0, 1)

@@ -112,6 +112,7 @@ def test_a_killed_rank_is_named_by_the_others(tmp_path):
         assert "stays interrupted" in outputs[rank], outputs
 
 
+@pytest.mark.long
 def test_an_exception_of_one_rank_ends_the_waiting_of_the_others():
     codes, outputs, _ = run_ranks("raises", 3)
     assert codes == [0, 1, 0], outputs

@@ -43,6 +43,7 @@ def test_a_link_that_never_holds_ends_the_job_with_words_about_the_network(tmp_p
     assert "Both ends reach the coordinator, but not each other" in job.output, job.explain()
 
 
+@pytest.mark.long
 def test_a_link_that_never_holds_costs_one_of_its_nodes_the_ranks_when_a_spare_node_waits(tmp_path, undisturbed):
     endpoint = f"127.0.0.1:{free_port()}"
     nodes = []

@@ -49,6 +49,7 @@ def test_a_base_that_differs_between_ranks_is_named(tmp_path):
     assert re.search(r"the frozen parameter 'model/base.weight' has other values here", job.output), job.explain()
 
 
+@pytest.mark.long
 def test_a_checkpoint_has_the_adapters_and_knows_its_base(tmp_path):
     reference = run_adapted(tmp_path / "undisturbed")
     saves = tmp_path / "saves"

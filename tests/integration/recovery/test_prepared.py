@@ -101,6 +101,7 @@ def test_four_ranks_killed_in_each_phase(phase, tmp_path):
     assert len(job.events("verdict")) == 4, job.explain()
 
 
+@pytest.mark.long
 def test_a_loop_that_a_notice_stopped_goes_on_from_its_checkpoint(tmp_path):
     reference = run_prepared(tmp_path / "undisturbed")
     first = run_prepared(tmp_path / "first", "--saves", tmp_path / "saves", "--last-step", 9)

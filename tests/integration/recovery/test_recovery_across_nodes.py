@@ -102,6 +102,7 @@ def notes(folder):
     return [note for path in sorted(folder.glob("*.jsonl")) for note in json_lines(path)]
 
 
+@pytest.mark.long
 def test_a_lost_node_that_is_started_again_takes_its_place(tmp_path, undisturbed):
     endpoint = f"127.0.0.1:{a_port()}"
     what = [JOBS / "small.py", "--out", tmp_path, "--until", UNTIL]
