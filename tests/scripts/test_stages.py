@@ -127,6 +127,7 @@ def test_ctrl_c_reaches_the_stage_and_the_next_call_goes_on_there(tree):
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import test_all; from pathlib import Path\n"
         "from test_all import Stage\n"
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "stages = [Stage('a', 'echo a >> ran'),\n"
         "          Stage('b', 'trap \"echo interrupted >> ran; exit 1\" INT; echo b >> ran; '\n"
         "                     '[ -f build/go ] || while :; do sleep 0.05; done'),\n"

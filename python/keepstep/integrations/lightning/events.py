@@ -27,13 +27,18 @@ def has_state(callback: Callback) -> bool:
 class Events:
     """Counts them from the last commit on: after a fault they come again in the same order.
 
-    A process that takes over a rank does not repeat what its predecessor told by a step's end, or in rare events.
+    A process that takes over a rank does not repeat what its predecessor told by a step's end, or in rare events; but
+    it hears what opens training, an epoch or a validation.
+
+    Attributes:
+        took_over: this process is in its first entry, and no step is committed in it.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._run: Run | None = None
         self._counts = True
+        self.took_over = False
         self._marked = b""
         self._forget(0)
 
@@ -56,6 +61,7 @@ class Events:
         self._saved = set()
         self._count = 0
         self._run = run
+        self.took_over = fresh
         if fresh:
             self._take_over()
 
@@ -65,6 +71,7 @@ class Events:
     def committed(self) -> None:
         """The end of another step begins."""
         assert self._run is not None
+        self.took_over = False
         self._forget(self._run.version)
 
     @contextlib.contextmanager
@@ -82,6 +89,7 @@ class Events:
         if rare and not before:
             self.mark()
         yield before
+        self._run._check_interrupted()  # what it did is not to be trusted, and is done again
         self._count += 1
         if not before:
             self._heard = self._count
@@ -156,10 +164,11 @@ def _call_callback_hooks(
     module = trainer.lightning_module
     around, module._current_fx_name = module._current_fx_name, hook_name
     rare = not any(part in hook_name for part in _FREQUENT)
+    opens = rare and hook_name.endswith("_start")
     for each in trainer.callbacks:  # one by one: a fault may interrupt what one of them does
         if monitoring_callbacks in (None, isinstance(each, EarlyStopping | Checkpoint)):
             with events.event(rare) as before, trainer.profiler.profile(f"[Callback]{each.state_key}.{hook_name}"):
-                if not before or has_state(each):
+                if not before or has_state(each) or (opens and events.took_over):
                     getattr(each, hook_name)(trainer, module, *args, **kwargs)
     module._current_fx_name = around
 

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     BatchSizeFinder,
+    GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
     ProgressBar,
     StochasticWeightAveraging,
     WeightAveraging,
 )
+from lightning.pytorch.core.optimizer import _MockOptimizer
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _request_dataloader
 from torch.utils.data import DataLoader
@@ -80,6 +83,13 @@ class Fit:
                     f"Trainer.fit: the training data is a {type(found).__name__}; this version recovers one "
                     "DataLoader, or keepstep.data.cached(loader)"
                 )
+            try:
+                len(found.loader if isinstance(found, CachedLoader) else found)  # type: ignore[arg-type]
+            except TypeError:
+                raise KeepstepError(
+                    "Trainer.fit: the training data has no length, so no epoch would end; use a map-style data set, or "
+                    "cached(loader) with a loader that has a __len__"
+                ) from None
             self._plain = found
         return self._plain
 
@@ -90,7 +100,12 @@ class Fit:
 
     def _limit(self, batches: int) -> int:
         limit = self.trainer.limit_train_batches
-        return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+        count = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+        if count == 0 < batches:
+            raise KeepstepError(
+                f"Trainer.fit: limit_train_batches={limit} leaves none of the {batches} batches of a rank"
+            )
+        return count
 
     # ---- the whole of it ----
 
@@ -134,6 +149,10 @@ class Fit:
         updates = Updates(self.loader, self._optimizers, [self._schedules], [], None, waits_for_scaler=False)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         fresh, self._entered = not self._entered, True
+        if fresh and trainer.is_global_zero:
+            for each in trainer.callbacks:
+                if isinstance(each, ProgressBar):
+                    each.enable()  # a spare had no rank when it was set up
         self.events.enter(run, fresh)
         self.replaying = run.version > 0
         if self.replaying and fresh:
@@ -165,11 +184,9 @@ class Fit:
         trainer = self.trainer
         if trainer.is_global_zero:
             loggers.take_over(trainer, trainer.strategy.session)
-            for each in trainer.callbacks:
-                if isinstance(each, ProgressBar):
-                    each.enable()
         trainer.training = True
-        with trainer.strategy.alone(), self.events.uncounted():
+        assert self._run is not None
+        with self._run.restored(), trainer.strategy.alone(), self.events.uncounted():
             trainer.fit_loop.on_run_start()
             self._rank_state.put_back(self._rank_state.taken)  # for the epoch's number
             call._call_callback_hooks(trainer, "on_train_epoch_start")
@@ -257,9 +274,13 @@ def _require_recoverable(trainer: Any) -> None:
         "a dataloader_iter in training_step": "dataloader_iter" in inspect.signature(module.training_step).parameters,
         "an elastic job (--nnodes MIN:MAX)": session("Trainer.fit").welcome.elastic,
     }
-    for kind in (BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging):
+    optimizers = trainer.strategy.optimizers
+    wrong["several optimizers"] = len(optimizers) > 1
+    wrong["LBFGS"] = any(isinstance(each, torch.optim.LBFGS) for each in optimizers)
+    for kind in (BaseFinetuning, BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder,
+                 StochasticWeightAveraging, WeightAveraging):  # fmt: skip
         wrong[f"the callback {kind.__name__}"] = any(isinstance(each, kind) for each in trainer.callbacks)
     if found := [name for name, on in wrong.items() if on]:
         raise KeepstepError(f"Trainer.fit: this version cannot recover {'; '.join(found)}; leave it out")
-    if not all(isinstance(each, torch.optim.Optimizer) for each in trainer.strategy.optimizers):
+    if any(isinstance(each, _MockOptimizer) for each in optimizers):
         raise KeepstepError("Trainer.fit: configure_optimizers returns no optimizer, so there is nothing to commit")

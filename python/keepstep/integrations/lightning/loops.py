@@ -49,12 +49,14 @@ class RecoverableFitLoop(_FitLoop):
         interval = trainer.val_check_interval
         self.max_batches = batches
         if isinstance(interval, int):
-            if interval > batches and trainer.check_val_every_n_epoch is not None and trainer.limit_val_batches > 0:
+            in_epochs = trainer.check_val_every_n_epoch is not None
+            most = self.fit.batches_per_epoch()
+            if interval > most and in_epochs and trainer.limit_val_batches > 0:
                 raise KeepstepError(
-                    f"Trainer.fit: val_check_interval={interval} is more than the {batches} batches that a rank has in "
+                    f"Trainer.fit: val_check_interval={interval} is more than the {most} batches that a rank has in "
                     "an epoch. Count over epochs with check_val_every_n_epoch=None, or choose fewer"
                 )
-            trainer.val_check_batch = interval
+            trainer.val_check_batch = min(interval, batches) if in_epochs else interval
         else:
             trainer.val_check_batch = max(1, int(batches * interval))
 
@@ -128,7 +130,8 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
             self.automatic_optimization.optim_progress.optimizer.step.increment_completed()
         else:
             self.manual_optimization.optim_step_progress.increment_completed()
-        trainer._results.batch = batch
+        results: Any = trainer._results
+        results.batch, results.batch_size, results.dataloader_idx = batch, None, None
         self.batch_progress.increment_processed()
         self.update_lr_schedulers("step", update_plateau_schedulers=False)
         if self._num_ready_batches_reached():

@@ -5,6 +5,7 @@ It may differ between ranks. It is taken just before the vote on a step, and goe
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -69,6 +70,7 @@ class RankState(torch.nn.Module):
         state = {
             "loops": trainer.fit_loop.state_dict(),
             "should_stop": trainer.should_stop,
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
             "connector": {name: getattr(connector, name) for name in _CONNECTOR},
             "results": results.take_results(trainer.fit_loop.epoch_loop._results),
             "metrics": results.take_metrics(trainer.lightning_module),
@@ -90,6 +92,7 @@ class RankState(torch.nn.Module):
             for name, value in zip(_FLAGS, (False, False, False) if begun else self._flags[index], strict=True):
                 setattr(loop, name, value)
         trainer.should_stop = state["should_stop"]
+        trainer.accumulate_grad_batches = state["accumulate_grad_batches"]
         trainer.sanity_checking = False
         trainer.training = True
         trainer.lightning_module._current_fx_name = None
@@ -103,7 +106,7 @@ class RankState(torch.nn.Module):
                 if kept["state"]:
                     callback.load_state_dict(extra_state.decoded(extra_state.encoded("", kept["state"])))
                 for name, value in kept["attributes"].items():
-                    setattr(callback, name, value)
+                    setattr(callback, name, copy.deepcopy(value))
 
 
 def _attributes(callback: Any) -> dict[str, Any]:

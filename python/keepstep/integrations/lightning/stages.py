@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
 
 import keepstep
+from keepstep.integrations.lightning import results
 from keepstep.torch.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -42,14 +44,22 @@ def evaluate(trainer: Any) -> Any:
     """Validates, tests or predicts, on all ranks; again, if a fault interrupts it."""
     strategy: KeepstepStrategy = trainer.strategy
     found: list[Any] = []
+    module = trainer.lightning_module
+    metrics = copy.deepcopy(results.take_metrics(module))
 
     @keepstep.recoverable(rehearse=False)
     def lightning_stage(run: Run) -> None:
-        run.setup(lambda: keepstep.State(model=trainer.lightning_module))
+        run.setup(lambda: keepstep.State(model=module))
         run._init_process_group()
         run._form(f"Trainer.{trainer.state.fn}")
         strategy.enter(run)
         strategy.lacks_training = False
+        results.put_back_metrics(module, metrics)  # an interrupted entry has counted batches
+        if (counted := trainer._results) is not None:
+            counted.clear()
+            counted.batch = counted.batch_size = counted.dataloader_idx = None
+        trainer._logger_connector.reset_results()
+        trainer._logger_connector.reset_metrics()
         try:
             result = pl.Trainer._run_stage(trainer)
             run._check_interrupted()

@@ -138,8 +138,10 @@ class KeepstepStrategy(DDPStrategy):
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         return self._whole(super().reduce, tensor, *args, **kwargs) if self._has_peers else tensor
 
-    def all_gather(self, *args: Any, **kwargs: Any) -> Any:
-        return self._whole(super().all_gather, *args, **kwargs)
+    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._alone:
+            return tensor.expand(self.world_size, *tensor.shape)
+        return self._whole(super().all_gather, tensor, *args, **kwargs)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
