@@ -18,7 +18,7 @@ KINDS = {
     "pretrain": "pretrain.py",
     "continue": "pretrain.py",
     "finetune": "finetune.py",
-    "lora": "lora.py",
+    "lora": "finetune.py",
     "dpo": "dpo.py",
 }
 

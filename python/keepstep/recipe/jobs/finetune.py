@@ -1,4 +1,6 @@
-"""Full fine-tuning on chats, or on questions and answers, that `keepstep data chat` made a corpus of.
+"""Fine-tuning on chats, or on questions and answers, that `keepstep data chat` made a corpus of.
+
+With kind lora adapters are trained, on a frozen model, and OUT/model has the adapters.
 
 keepstep run --nproc-per-node 2 --spares 1 finetune.py recipe.yaml
 """
@@ -17,6 +19,8 @@ recipe = read(sys.argv[1:])
 
 def build(run: keepstep.Run) -> keepstep.State:
     model = parts.model_of(recipe)
+    if recipe.kind == "lora":
+        model = parts.with_adapters(model, recipe)  # what is frozen is neither sent nor saved
     parts.shard(model, recipe, run)
     optimizer = parts.adamw(model, recipe)
     schedule = parts.cosine(optimizer, recipe)
