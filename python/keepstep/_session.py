@@ -99,6 +99,12 @@ class Session:
         _, _, known, _ = self.store("check", key, ends_with_generation=False)
         return known
 
+    def kept(self, key: str) -> bytes | None:
+        """What the Store has under `key`, in any generation of the job; None if nothing."""
+        if not self.is_over(key):
+            return None
+        return self.store("get", key, ends_with_generation=False)[3]
+
     # ---- rank ----
 
     @property

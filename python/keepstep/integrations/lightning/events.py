@@ -133,11 +133,9 @@ class Events:
 
     def _take_over(self) -> None:
         assert self._run is not None
-        key = self._key()
-        _, _, known, _ = self._session.store("check", key)
-        value = self._session.store("get", key)[3] if known else b"{}"
+        kept = self._session.kept(self._key())
         self._run._check_interrupted()
-        mark = json.loads(value)
+        mark = json.loads(kept or b"{}")
         if mark.get("version") == self._version:
             self._heard = mark["heard"]
             self._saved_before = set(mark["saved"])
@@ -182,7 +180,7 @@ def _log_metrics(self: Any, metrics: dict[str, Any], step: int | None = None) ->
         _tell_loggers(self, metrics, step)
         return
     with events.event(rare=False) as before:
-        self.trainer.fit_loop.fit.publish({name: float(value) for name, value in metrics.items()})
+        self.trainer.fit_loop.fit.loader._log_numbers({name: float(value) for name, value in metrics.items()})
         if before:
             self._logged_metrics.update(metrics)
         else:

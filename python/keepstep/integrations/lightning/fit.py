@@ -30,17 +30,16 @@ from torch.utils.data import DataLoader
 
 import keepstep
 from keepstep import KeepstepError, _engine
-from keepstep._session import session
 from keepstep.integrations.lightning import loggers, loops
 from keepstep.integrations.lightning.events import Events
-from keepstep.integrations.lightning.loader import FitLoader, FitStep, limited
+from keepstep.integrations.lightning.loader import FitLoader, limited
 from keepstep.integrations.lightning.rank_state import RankState
 from keepstep.integrations.lightning.schedules import Schedules
 from keepstep.torch import seeds
 from keepstep.torch.data.cached import CachedLoader
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
-from keepstep.torch.step.open_step import CommittedStep
+from keepstep.torch.prepared.prepared_loader import SummedLossStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -62,7 +61,7 @@ class Fit:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.loader: FitLoader | None = None
-        self.events = Events(session("Trainer.fit"))
+        self.events = Events(trainer.strategy.session)
         self.replaying = False
         self.closure: Any = None
         self._run: Run | None = None
@@ -209,11 +208,11 @@ class Fit:
         return next(each for each in self._prepared if each._optimizer is optimizer)
 
     @property
-    def step(self) -> FitStep:
+    def step(self) -> SummedLossStep:
         """The step that is under way."""
         assert self.loader is not None
         step = self.loader._step
-        assert isinstance(step, FitStep)
+        assert isinstance(step, SummedLossStep)
         return step
 
     def step_begins(self) -> None:
@@ -253,14 +252,6 @@ class Fit:
             self._last = (run.version, batch)
         return batch
 
-    def publish(self, values: dict[str, Any]) -> None:
-        """What Lightning logs, as far as it is numbers, with the newest step."""
-        run = self._run
-        assert run is not None and self.loader is not None
-        step = self.loader._step or CommittedStep(run, run.version)
-        if step.number:
-            step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
-
 
 def _require_recoverable(trainer: Any) -> None:
     module = trainer.lightning_module
@@ -272,7 +263,7 @@ def _require_recoverable(trainer: Any) -> None:
         "reload_dataloaders_every_n_epochs": trainer.reload_dataloaders_every_n_epochs > 0,
         "val_check_interval as a time": trainer._val_check_time_interval is not None,
         "a dataloader_iter in training_step": "dataloader_iter" in inspect.signature(module.training_step).parameters,
-        "an elastic job (--nnodes MIN:MAX)": session("Trainer.fit").welcome.elastic,
+        "an elastic job (--nnodes MIN:MAX)": trainer.strategy.session.welcome.elastic,
     }
     optimizers = trainer.strategy.optimizers
     wrong["several optimizers"] = len(optimizers) > 1

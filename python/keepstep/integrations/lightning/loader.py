@@ -1,38 +1,18 @@
-"""The batches of a Trainer's training, and its steps."""
+"""The batches of a Trainer's training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch.loops.fetchers import _DataFetcher
 
 from keepstep.torch.prepared.batch_source import BatchSource
-from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader
+from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader, SummedLossStep
 
 if TYPE_CHECKING:
     from keepstep.integrations.lightning.fit import Fit
     from keepstep.torch.runtime.run import Run
-
-
-class FitStep(LoaderStep):
-    """A step of Lightning's; its loss is the sum of its batches' losses, which are divided already.
-
-    Attributes:
-        losses: of this rank's batches.
-    """
-
-    def __init__(self, loader: PreparedLoader, number: int) -> None:
-        super().__init__(loader, number)
-        self.losses: list[torch.Tensor] = []
-
-    @property
-    def has_loss(self) -> bool:
-        return bool(self.losses)
-
-    def _local_loss(self) -> tuple[float, int]:
-        return float(sum(float(loss) for loss in self.losses)), 1
 
 
 class FitLoader(PreparedLoader):
@@ -62,7 +42,7 @@ class FitLoader(PreparedLoader):
 
     def _new_step(self, number: int) -> LoaderStep:
         self._fit.step_begins()
-        return FitStep(self, number)
+        return SummedLossStep(self, number)
 
     def _commit(self, update: tuple[Callable[[], Any], ...], communicates: bool, veto: Any) -> None:
         commit = super()._commit
@@ -102,12 +82,9 @@ class Fetcher(_DataFetcher):
 
     def finish(self) -> None:
         """The epoch is over. If batches are left, nobody gets them."""
-        batches, self._batches = self._batches, None
-        if batches is None:
-            return
-        if self.done:
-            assert next(batches, None) is None
-        batches.close()  # type: ignore[attr-defined]
+        if self.done and self._batches is not None:
+            assert next(self._batches, None) is None
+        self.drop()
 
     def drop(self) -> None:
         """An entry is over, however it ended."""

@@ -24,11 +24,10 @@ def publish(trainer: Any, session: Session) -> None:
 
 def follow(trainer: Any, session: Session) -> None:
     """The loggers choose these folders, too, if training has begun."""
-    key = session.key("logger_versions")
-    if not session.is_over(key):
+    kept = session.kept(session.key("logger_versions"))
+    if kept is None:
         return
-    versions = json.loads(session.store("get", key, ends_with_generation=False)[3])
-    for logger, version in zip(trainer.loggers, versions, strict=True):
+    for logger, version in zip(trainer.loggers, json.loads(kept), strict=True):
         if isinstance(logger, _WITH_VERSION) and logger.version != version:
             logger._version = version
             logger._experiment = None

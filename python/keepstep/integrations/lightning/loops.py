@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +185,6 @@ def make_recoverable(trainer: Any, fit: Fit) -> None:
     loop.epoch_loop.val_loop.__class__ = RecoverableValidationLoop
     loop.fit = fit
     loop._combined_loader = loop._data_fetcher = None
-    trainer._last_val_time = time.monotonic()
 
 
 def leave(trainer: Any) -> None:

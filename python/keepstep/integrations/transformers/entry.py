@@ -21,7 +21,6 @@ from keepstep.integrations.transformers.progress import Progress, TrainerProgres
 from keepstep.torch.distributed import agreement
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedSchedule, Updates
-from keepstep.torch.step.open_step import CommittedStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -89,9 +88,7 @@ class Entry:
     def log(self, values: dict[str, Any]) -> None:
         """Publishes what the Trainer logs, as far as it is numbers, with the newest step."""
         self.check()
-        step = self.loader._step or CommittedStep(self._run, self._run.version)
-        if step.number and not self._run.rehearsing:
-            step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+        self.loader._log_numbers(values)
 
     # ---- called by the loop's loader and optimizer ----
 
@@ -123,10 +120,8 @@ class Entry:
 
     def _marked(self) -> dict[str, Any]:
         """What `_mark` kept of this rank; nothing of steps that are not committed: all ranks began again."""
-        session, key = self._run._session, self._key()
-        _, _, known, _ = session.store("check", key)
-        value = session.store("get", key)[3] if known else b"{}"
+        kept = self._run._session.kept(self._key())
         self._run._check_interrupted()
-        mark: dict[str, Any] = json.loads(value)
+        mark: dict[str, Any] = json.loads(kept or b"{}")
         nothing = {"version": 0, "ended": False, "told": {}}
         return mark if mark and 0 < mark["version"] <= self._run.version else nothing

@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.optim import Optimizer
 
 from keepstep.torch.prepared.batch_source import BatchSource
 from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
-from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader
+from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader, SummedLossStep
 
 if TYPE_CHECKING:
     from keepstep.integrations.transformers.entry import Entry
     from keepstep.torch.runtime.run import Run
 
 
-class TrainerStep(LoaderStep):
-    """A step of the Trainer's; its loss is the sum of its batches' losses, which are divided already.
+class TrainerStep(SummedLossStep):
+    """A step of the Trainer's.
 
     Attributes:
-        losses: of this rank's batches.
         begin: its first batch, over all ranks.
     """
 
     def __init__(self, loader: TrainerLoader, number: int) -> None:
         super().__init__(loader, number)
         self._entry = loader.entry
-        self.losses: list[torch.Tensor] = []
         self.begin = loader._taken
-
-    @property
-    def has_loss(self) -> bool:
-        return bool(self.losses)
-
-    def _local_loss(self) -> tuple[float, int]:
-        return float(sum([float(loss) for loss in self.losses])), 1
 
     def _move_position(self) -> None:
         super()._move_position()

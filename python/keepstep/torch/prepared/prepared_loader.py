@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from keepstep import _engine
 from keepstep._errors import KeepstepError
 from keepstep.torch import seeds
 from keepstep.torch.prepared.batch_source import BatchSource
-from keepstep.torch.step.open_step import OpenStep
+from keepstep.torch.step.open_step import CommittedStep, OpenStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -53,6 +55,25 @@ class LoaderStep(OpenStep):
 
     def _move_position(self) -> None:
         self.run._committed.position = self._loader._taken
+
+
+class SummedLossStep(LoaderStep):
+    """A step whose loss is the sum of its batches' losses: a trainer has divided these already.
+
+    Attributes:
+        losses: of this rank's batches.
+    """
+
+    def __init__(self, loader: PreparedLoader, number: int) -> None:
+        super().__init__(loader, number)
+        self.losses: list[torch.Tensor] = []
+
+    @property
+    def has_loss(self) -> bool:
+        return bool(self.losses)
+
+    def _local_loss(self) -> tuple[float, int]:
+        return float(sum(float(loss) for loss in self.losses)), 1
 
 
 class PreparedLoader:
@@ -139,6 +160,12 @@ class PreparedLoader:
                 "log: no step is under way; call it in the loop over the loader that run.prepare returned"
             )
         step.log(**values)
+
+    def _log_numbers(self, values: dict[str, Any]) -> None:
+        """Publishes those of `values` that are numbers, with the newest step, also behind its commit."""
+        step = self._step or CommittedStep(self._run, self._run.version)
+        if step.number and not self._run.rehearsing:
+            step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
 
     # ---- arithmetic ----
 
