@@ -108,7 +108,7 @@ Status TlsStream::read_failed(int error) const {
     return absl::UnavailableError(absl::StrFormat("%s gave up the connection (%s)", peer_, why.text));
   }
   return absl::DataLossError(absl::StrFormat(
-      "what came from %s is not what it sent (%s): it was changed, repeated or lost on the way", peer_, why.text));
+      "the data received from %s is not what it sent (%s): it was changed, repeated or lost on the way", peer_, why.text));
 }
 
 Status TlsStream::write(std::string_view bytes) {

@@ -12,7 +12,7 @@
 namespace keepstep::comm {
 namespace {
 
-// Who waits for its leader waits a little longer than the leader does, so that the leader's answer tells who was late.
+// A member waits for its leader a little longer than the leader waits for others: its answer names the late ranks.
 constexpr int64_t kLeaderNs = 300'000'000;
 
 }  // namespace
@@ -58,12 +58,12 @@ bool CollectiveRun::give_up(GivenUp who, const std::string& why) {
 
 bool CollectiveRun::follow(GivenUp who) {
   if (who.link) {
-    return give_up(who, absl::StrFormat("the link between rank %d and rank %d broke, rank %d told; this group is of no "
-                                        "more use in this generation",
+    return give_up(who, absl::StrFormat("the link between rank %d and rank %d broke, rank %d reported; this group "
+                                        "cannot be used again in this generation",
                                         who.by, who.to, who.by));
   }
-  return give_up(who, absl::StrFormat("rank %d gave up waiting in this group, which is of no more use in this "
-                                      "generation; its error tells who was missing",
+  return give_up(who, absl::StrFormat("rank %d gave up waiting in this group, which cannot be used again in this "
+                                      "generation; its error names the ranks that were missing",
                                       who.by));
 }
 
@@ -93,7 +93,7 @@ bool CollectiveRun::meet() {
                                   seconds(operation_.timeout_ns), across ? "" : ", the timeout of this call"));
     }
     case Meeting::kGivenUp:
-      if (!across) {  // else who is missing may be elsewhere
+      if (!across) {  // else the missing ranks may be on another node
         (void)note_missing();
       }
       return follow(group_.sync.given_up());

@@ -49,7 +49,7 @@ FrameReader::Came FrameReader::ended(Came how, std::string why) {
 FrameReader::Came FrameReader::lost(std::string why) { return ended(Came::kLost, std::move(why)); }
 FrameReader::Came FrameReader::malformed(std::string why) { return ended(Came::kMalformed, std::move(why)); }
 FrameReader::Came FrameReader::changed_on_the_way() {
-  return malformed("what came is not what it sent: it was changed, repeated or lost on the way");
+  return malformed("the data received is not what it sent: it was changed, repeated or lost on the way");
 }
 
 void FrameReader::place(std::byte* to) {
