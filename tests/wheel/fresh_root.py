@@ -43,8 +43,9 @@ class FreshRoot:
         self.folder = Path(folder)
         components = ["--components=main,universe"] if suite == "jammy" else []  # Ubuntu's venv is in universe
         made = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv", *components, suite,
-             self.folder],
+            ["mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv", *components,
+             '--aptopt=Acquire::Check-Valid-Until "false"',  # a mirror may be a snapshot
+             suite, self.folder],
             capture_output=True, text=True, timeout=MAKE_LIMIT_S,
         )  # fmt: skip
         assert made.returncode == 0, made.stderr

@@ -68,9 +68,16 @@ def test_a_wheel_has_everything_in_it_and_runs_with_an_old_c_library(wheels):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("torch", ["2.11.0", "2.15.0"])
 @pytest.mark.parametrize(
-    ("suite", "tag"), [("jammy", "cp310-cp310"), ("bookworm", "cp311-cp311"), ("trixie", "cp312-abi3")]
+    ("suite", "tag", "torch"),
+    [
+        ("jammy", "cp310-cp310", "2.15.0"),  # Python 3.10
+        ("bookworm", "cp311-cp311", "2.11.0"),
+        ("bookworm", "cp311-cp311", "2.15.0"),
+        ("trixie", "cp312-abi3", "2.11.0"),  # Python 3.13
+        ("trixie", "cp312-abi3", "2.15.0"),
+        ("forky", "cp312-abi3", "2.15.0"),  # Python 3.14
+    ],
 )
 def test_it_is_installed_survives_a_kill_and_leaves_nothing(wheels, versitygw_tls, tmp_path, suite, tag, torch):
     if (missing := why_not(suite)) is not None:

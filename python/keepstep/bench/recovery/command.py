@@ -52,7 +52,9 @@ def _count(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench recovery", description=__doc__)
-    parser.add_argument("--against", type=_opponents, default=[], metavar="TOOLS", help="torchrun, torchft, or both with a comma")
+    parser.add_argument(
+        "--against", type=_opponents, default=[], metavar="TOOLS", help="torchrun, torchft, or both with a comma"
+    )
     parser.add_argument("--fault", choices=list(FAULTS), default="rank", help="what dies at once (default rank)")
     parser.add_argument("--kills", type=_count, default=30, help="kills of our job (default 30)")
     parser.add_argument("--repetitions", type=_count, default=3, help="kills of each opponent's job (default 3)")
