@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from keepstep._destination import Destination
 from keepstep._elastic_event import elastic_event_detected
 from keepstep._entry import Entry
-from keepstep._errors import Interruption, KeepstepError
+from keepstep._errors import Interruption, JobOver, KeepstepError
 from keepstep._recoverable import recoverable
 from keepstep._redundancy import Copies, Parity
 from keepstep._state import State
@@ -21,6 +21,7 @@ from keepstep.scaling import ScaleConfig, scale_config, scaled_lr
 if TYPE_CHECKING:
     from keepstep import data as data
     from keepstep import torch as torch
+    from keepstep.publications.subscription import subscribe as subscribe
     from keepstep.torch.reduction import reduce as reduce
     from keepstep.torch.runtime.run import Run as Run
     from keepstep.torch.step import veto as veto
@@ -34,6 +35,7 @@ __all__ = [
     "Destination",
     "Entry",
     "Interruption",
+    "JobOver",
     "KeepstepError",
     "Parity",
     "Run",
@@ -46,26 +48,28 @@ __all__ = [
     "reduce",
     "scale_config",
     "scaled_lr",
+    "subscribe",
     "veto",
 ]
 
-# They need torch, which this package imports only when one of them is used.
+# Imported when one of them is used: most need torch.
 _MODULES = {
     "data": "keepstep.data",
     "reduce": "keepstep.torch.reduction.reduce",
     "torch": "keepstep.torch",
     "veto": "keepstep.torch.step.veto",
 }
-_CLASSES = {
+_MEMBERS = {
     "CommittedStep": "keepstep.torch.step.open_step",
     "Run": "keepstep.torch.runtime.run",
     "Step": "keepstep.torch.step.steps",
+    "subscribe": "keepstep.publications.subscription",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
-    if name in _CLASSES:
-        return getattr(import_module(_CLASSES[name]), name)
+    if name in _MEMBERS:
+        return getattr(import_module(_MEMBERS[name]), name)
     raise AttributeError(f"module 'keepstep' has no attribute '{name}'")

@@ -7,6 +7,10 @@ class KeepstepError(RuntimeError):
     """keepstep was used incorrectly; the message says what to do."""
 
 
+class JobOver(KeepstepError):
+    """The job that this process follows has ended (`keepstep.subscribe`)."""
+
+
 class Interruption(BaseException):
     """The current generation ended: unwind to ``keepstep.recoverable``, which enters the function again.
 

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "agent/control/seat.h"
+#include "agent/publications/publication_service.h"
 #include "agent/rings/ring_service.h"
 #include "agent/workers/background_writer.h"
 #include "base/clock.h"
@@ -84,11 +85,12 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   KEEPSTEP_ASSIGN_OR_RETURN(core_.loop, EventLoop::create());
   vaults_.open();
   memory_questions_ = std::make_unique<MemoryQuestions>(core_, vaults_.all(), saves_);
-  commands_ = std::make_unique<Commands>(core_, Commands::Parts{faults_, *memory_questions_, elastic_, pace_, moment_});
+  open_services();
+  commands_ = std::make_unique<Commands>(
+      core_, Commands::Parts{faults_, *memory_questions_, elastic_, pace_, moment_, publications_.get()});
   signal_fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   KEEPSTEP_RETURN_IF_ERROR(core_.loop->watch(signal_fd_.get(), [this] { on_signal(); }));
   commands_->open();
-  open_services();
   others_ = std::make_unique<OtherNodes>(
       core_, OtherNodes::Parts{store_, joining_, programs_, clocks_, notice_, elastic_, hangs_, pace_,
                                *memory_questions_, background_writer_.get()});
@@ -128,6 +130,7 @@ StatusOr<JobEnd> Agent::run(const sigset_t& signals) {
   rings_.reset();
   others_.reset();
   commands_.reset();
+  publications_.reset();
   memory_questions_.reset();
   health_.stop();
   if (background_writer_ != nullptr && !core_.gives_up) {
@@ -203,6 +206,12 @@ void Agent::open_services() {
   } else {
     rings_socket_.clear();
     spdlog::warn("keepstep.data.cached will not work in this job: {}", std::string(rings.status().message()));
+  }
+  auto publications = PublicationService::open(*core_.loop, std::filesystem::absolute(temp_.path() / "publications"));
+  if (publications.ok()) {
+    publications_ = *std::move(publications);
+  } else {
+    spdlog::warn("run.publish will not work in this job: {}", std::string(publications.status().message()));
   }
   writer_socket_ = std::filesystem::absolute(temp_.path() / "writer");
   auto writer = BackgroundWriter::open(
@@ -288,6 +297,9 @@ void Agent::periodic() {
   elastic_.leave_in_time();
   memory_questions_->give_up_the_silent();
   commands_->keep_open();
+  if (publications_ != nullptr) {
+    publications_->forget_unread();
+  }
   finish_if_empty();
   moment_.show();
 }

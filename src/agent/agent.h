@@ -44,6 +44,7 @@
 
 namespace keepstep::agent {
 
+class PublicationService;
 class RingService;
 
 // The communicator's sizes for this job; the same in the agent and its workers.
@@ -133,6 +134,7 @@ class Agent {
   std::unique_ptr<MemoryQuestions> memory_questions_;
   std::unique_ptr<Commands> commands_;
   std::unique_ptr<RingService> rings_;                   // null if no rank can ask for rings
+  std::unique_ptr<PublicationService> publications_;     // null if no rank can publish
   std::unique_ptr<BackgroundWriter> background_writer_;  // null if no rank can hand over its saves
   std::unique_ptr<OtherNodes> others_;
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "agent/publications/publication_service.h"
 #include "base/overloaded.h"
 #include "messages/envelope.h"
 
@@ -109,6 +110,16 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                      core_.refuse(*process, absl::StrCat("capsules that it keeps: ", Packet::kFdsLost));
                    } else if (!core_.brain.outdated(identity)) {
                      process->kept = std::move(fds.front());
+                   }
+                 },
+                 [&](const messages::Publish& publication) {
+                   const Status published =
+                       fds.size() != 1 ? absl::InvalidArgumentError(Packet::kFdsLost)
+                       : publications_ == nullptr
+                           ? absl::UnavailableError("this agent takes no publications; its log says why")
+                           : publications_->publish(publication, std::move(fds.front()));
+                   if (!published.ok()) {
+                     core_.refuse(*process, absl::StrCat("a publication: ", published.message()));
                    }
                  },
                  [&](const messages::Note& note) {

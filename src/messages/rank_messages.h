@@ -249,6 +249,15 @@ struct Kept {
   static constexpr std::string_view kName = "kept";
 };
 
+// Sent with a publication in sealed memory (agent/publications/publication_service.h).
+struct Publish {
+  static constexpr std::string_view kName = "publish";
+  std::string name;
+  brain::Version version = 0;
+  uint32_t function = 0;  // number of recoverable functions that ended before
+  KEEPSTEP_FIELDS(name, version, function)
+};
+
 // Messages of ranks that keepstep did not start, to the service of their node (docs/design/node_service.md).
 struct Join {
   static constexpr std::string_view kName = "join";
@@ -268,7 +277,7 @@ struct Abort {  // ends the communicator for all its ranks
 
 using FromRank =
     std::variant<Attach, Parked, Recoverable, Preload, Ready, Hydrated, Formed, Collect, Paused, Faulted, Finished,
-                 Crashed, Injected, StoreQuestion, Note, Useful, Unfit, VaultQuestion, Saved, Settled, Kept>;
+                 Crashed, Injected, StoreQuestion, Note, Useful, Unfit, VaultQuestion, Saved, Settled, Kept, Publish>;
 using ToService = std::variant<Attach, Join, Leave, Abort, StoreQuestion>;
 
 // ---- to a rank ------------------------------------------------------------------------------------------------------

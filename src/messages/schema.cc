@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "messages/agent_messages.h"
+#include "messages/publication_messages.h"
 #include "messages/rank_messages.h"
 #include "messages/ring_messages.h"
 
@@ -370,7 +371,8 @@ struct Compiled<std::variant<Message...>> {
 
 extern const std::tuple<Compiled<FromRank>, Compiled<ToService>, Compiled<ToRank>, Compiled<FromService>,
                         Compiled<ToFirst>, Compiled<ByFirst>, Compiled<ByAny>, Compiled<StoreMessage>,
-                        Compiled<FromReader>, Compiled<ToReader>, Compiled<std::variant<LoaderRuns>>>
+                        Compiled<FromReader>, Compiled<ToReader>, Compiled<std::variant<LoaderRuns>>,
+                        Compiled<FromSubscriber>, Compiled<ToSubscriber>>
     kCompiled;
 const decltype(kCompiled) kCompiled;
 

@@ -107,8 +107,9 @@ Status TlsStream::read_failed(int error) const {
   if (why.is_alert) {
     return absl::UnavailableError(absl::StrFormat("%s gave up the connection (%s)", peer_, why.text));
   }
-  return absl::DataLossError(absl::StrFormat(
-      "the data received from %s is not what it sent (%s): it was changed, repeated or lost on the way", peer_, why.text));
+  return absl::DataLossError(
+      absl::StrFormat("the data received from %s is not what it sent (%s): it was changed, repeated or lost on the way",
+                      peer_, why.text));
 }
 
 Status TlsStream::write(std::string_view bytes) {

@@ -10,18 +10,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from keepstep import _checkpoint
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint import destinations, memory, tensors
 from keepstep.checkpoint.words import in_bytes, parser
 from keepstep.data.builder.progress import Silent, progress
+from keepstep.publications.safetensors import DTYPES, lay_out
 
-# The dtype names of https://github.com/huggingface/safetensors.
-_DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "uint16": "U16", "uint32": "U32", "uint64": "U64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "complex64": "C64",
-}  # fmt: skip
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -48,36 +42,28 @@ def _shards(opened: destinations.Opened, names: Sequence[str], most: int) -> lis
 
 def _write(opened: destinations.Opened, path: Path, exported: dict[str, str], shown: Silent, done: int) -> int:
     """Writes one file. `exported`: maps names in the checkpoint to names in the file."""
-    # The widest elements first, so all are aligned.
-    order = sorted(exported, key=lambda name: -_checkpoint.dtype_bytes(opened.tensors[name].dtype))
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    begins = {}
-    at = 0
-    for name in order:
-        entry = opened.tensors[name]
-        begins[name] = at
-        end = at + tensors.bytes_of(entry)
-        header[exported[name]] = {
-            "dtype": _DTYPES[entry.dtype], "shape": list(entry.shape), "data_offsets": [at, end],
-        }  # fmt: skip
-        at = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    data_at = 8 + len(text)
+    layout = lay_out(
+        {exported[name]: (opened.tensors[name].dtype, opened.tensors[name].shape) for name in exported},
+        {"format": "pt"},
+    )
+    names = {there: name for name, there in exported.items()}
+    order = [names[there] for there in layout.tensors]
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("w+b") as file:
             # Allocate everything now, so a full disk is an error here, not a signal halfway.
-            os.posix_fallocate(file.fileno(), 0, data_at + at)
-            file.write(len(text).to_bytes(8, "little") + text)
+            os.posix_fallocate(file.fileno(), 0, layout.bytes)
+            file.write(layout.header)
             file.flush()
-            if at:
-                with mmap.mmap(file.fileno(), data_at + at) as memory:
+            if layout.bytes > len(layout.header):
+                with mmap.mmap(file.fileno(), layout.bytes) as memory:
                     first = ctypes.c_char.from_buffer(memory)
-                    base = ctypes.addressof(first) + data_at
+                    base = ctypes.addressof(first)
                     try:
                         for batch in tensors.batches(opened, order):
-                            tensors.read_into(opened, {name: base + begins[name] for name in batch})
+                            tensors.read_into(
+                                opened, {name: base + layout.tensors[exported[name]].begin for name in batch}
+                            )
                             done += sum(tensors.bytes_of(opened.tensors[name]) for name in batch)
                             shown.update(done)
                     finally:
@@ -117,7 +103,7 @@ def export(arguments: list[str]) -> int:
     if not names:
         some = ", ".join(list(opened.tensors)[:5])
         raise KeepstepError(f"{opened.words} has no tensor named '{options.prefix}...'; it has {some}, ...")
-    strange = [name for name in names if opened.tensors[name].dtype not in _DTYPES]
+    strange = [name for name in names if opened.tensors[name].dtype not in DTYPES]
     if strange:
         dtype = opened.tensors[strange[0]].dtype
         raise KeepstepError(f"safetensors knows no {dtype}, which '{strange[0]}' is; --prefix leaves it out")

@@ -10,15 +10,14 @@ import json
 import math
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from keepstep import _checkpoint
 from keepstep._command import keepstep_command
 from keepstep._errors import KeepstepError
+from keepstep._running_job import RunningJob
 
 SCHEME = "memory://"
 _QUICK_S, _READ_S = 15.0, 660.0  # the agents' own limits are below these
@@ -52,51 +51,22 @@ def refuse(command: str, destinations: Sequence[str]) -> None:
             raise KeepstepError(f"{destination} is the memory of a running job: {_REFUSED[command]}")
 
 
-class Job:
+class Job(RunningJob):
     """A running job, queried from outside. Used in a ``with``."""
 
     def __init__(self, destination: str, key: Sequence[str] = ()) -> None:
+        super().__init__(destination.removeprefix(SCHEME), key, called=destination)
         self.destination = destination
-        command = [keepstep_command(), "ask", destination.removeprefix(SCHEME), *key]
-        self._said = tempfile.TemporaryFile()  # a pipe could fill up
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
-        )
 
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()  # it holds nothing that could be lost
-        self._process.communicate()
-        self._said.close()
-
-    def ask(self, limit_s: float = _QUICK_S, **question: Any) -> dict[str, Any]:
-        """Sends one request. KeepstepError: there is no such job, it does not answer, or it refuses."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            line = {"limit_s": limit_s, "request": {"op": "memory", **question}}
-            self._process.stdin.write(json.dumps(line) + "\n")
-            self._process.stdin.flush()
-            text = self._process.stdout.readline()
-        except BrokenPipeError:
-            text = ""
-        if not text:
-            self._process.wait()
-            self._said.seek(0)
-            said = self._said.read().decode(errors="replace").strip().removeprefix("keepstep ask: ")
-            raise KeepstepError(f"{self.destination}: {said or 'the command keepstep ask ended without a word'}")
-        answer = json.loads(text)
-        if not isinstance(answer, dict) or answer.get("ok") is not True:
-            why = answer.get("error") if isinstance(answer, dict) else None
-            raise KeepstepError(f"{self.destination}: {why or 'the job sent an invalid answer'}")
-        return answer
+    def question(self, limit_s: float = _QUICK_S, **fields: Any) -> dict[str, Any]:
+        return self.ask("memory", limit_s, **fields)
 
     def held(self) -> dict[str, Any]:
         """Everything that the agents hold, and the resulting versions, newest first."""
-        return self.ask(do="hold")
+        return self.question(do="hold")
 
     def texts(self, version: dict[str, Any], held: dict[str, Any]) -> dict[int, str] | None:
         """The text that describes the shard of each rank with a copy; None if one was overwritten meanwhile."""
@@ -109,7 +79,7 @@ class Job:
         while missing := [rank for rank in nodes if rank not in found]:
             node = nodes[missing[0]][0]
             ranks = [rank for rank in missing if nodes[rank][0] == node][:_RANKS_AT_ONCE]
-            answer = self.ask(
+            answer = self.question(
                 do="texts", node=node, version=version["version"], sharding=version["sharding"], ranks=ranks
             )
             if not answer["texts"]:
@@ -133,7 +103,7 @@ class Job:
         after, over = 0, False
         which = {} if version is None else {"version": version}
         while not over:
-            answer = self.ask(_READ_S, do="check", node=node, after=after, **which)
+            answer = self.question(_READ_S, do="check", node=node, after=after, **which)
             after, over = answer["last"], answer["over"]
             yield answer["checked"]
 

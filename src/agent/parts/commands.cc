@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/escaping.h"
 #include "agent/parts/worker_stacks.h"
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -116,6 +117,10 @@ void Commands::on_request(const nlohmann::json& request, const ControlDoor::Answ
                      : error_answer(std::string(done.status().message())));
   } else if (op == "memory") {
     parts_.memory.ask(request, answer);
+  } else if (op == "publications") {
+    answer(publications());
+  } else if (op == "publication") {
+    answer(piece_of_publication(request));
   } else if (op == "scale" && !request.contains("replicas") && !request.contains("policy")) {
     const StatusOr<nlohmann::json> size = parts_.elastic.describe();
     answer(size.ok() ? *size : error_answer(std::string(size.status().message())));
@@ -161,6 +166,36 @@ nlohmann::json Commands::describe() const {
           {"note", parts_.moment.in_words()},
           {"stragglers", parts_.pace.describe()},
           {"version", core_.config.version}};
+}
+
+nlohmann::json Commands::publications() const {
+  if (parts_.publications == nullptr) {
+    return error_answer("this launcher takes no publications; its log says why");
+  }
+  nlohmann::json found = nlohmann::json::array();
+  for (const Publication& each : parts_.publications->newest()) {
+    found.push_back({{"name", each.name},
+                     {"version", each.version},
+                     {"serial", each.serial},
+                     {"bytes", each.bytes},
+                     {"age_ns", monotonic_ns() - each.arrived_ns}});
+  }
+  return {{"ok", true}, {"job", core_.job}, {"socket", parts_.publications->path()}, {"publications", found}};
+}
+
+nlohmann::json Commands::piece_of_publication(const nlohmann::json& request) const {
+  if (parts_.publications == nullptr) {
+    return error_answer("this launcher takes no publications; its log says why");
+  }
+  const auto piece = parts_.publications->read(request.at("name"), request.at("serial"), request.at("offset"));
+  if (!piece.ok()) {
+    return error_answer(std::string(piece.status().message()));
+  }
+  return {{"ok", true},
+          {"version", piece->of.version},
+          {"serial", piece->of.serial},
+          {"bytes", piece->of.bytes},
+          {"data", absl::Base64Escape(piece->bytes)}};
 }
 
 void Commands::answer_stacks(bool native, const ControlDoor::Answer& answer) {

@@ -14,6 +14,7 @@
 #include "agent/parts/memory_questions.h"
 #include "agent/parts/moment.h"
 #include "agent/parts/pace.h"
+#include "agent/publications/publication_service.h"
 
 namespace keepstep::agent {
 
@@ -25,6 +26,7 @@ class Commands {
     ElasticSize& elastic;
     const Pace& pace;
     const Moment& moment;
+    PublicationService* publications;  // null: none
   };
   Commands(AgentCore& core, Parts parts) : core_(core), parts_(parts) {}
 
@@ -39,6 +41,8 @@ class Commands {
   void on_request(const nlohmann::json& request, const ControlDoor::Answer& answer);
   nlohmann::json describe() const;
   void answer_stacks(bool native, const ControlDoor::Answer& answer);
+  nlohmann::json publications() const;
+  nlohmann::json piece_of_publication(const nlohmann::json& request) const;
 
   AgentCore& core_;
   Parts parts_;

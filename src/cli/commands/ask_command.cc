@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kHelp = R"(usage: keepstep ask JOB [--token-file FILE] [--rdzv-id ID]
 
 For programs: requests to a running job, as docs/design/control_door.md has them. Each line of standard input is a JSON
-object {"limit_s": SECONDS, "request": {...}}; each is answered by one line, the answer's object. Where a job has several
-launchers on this machine node 0's is asked. JOB as for `keepstep stacks`; empty: the only one of this machine.
+object {"limit_s": SECONDS, "request": {...}}; each is answered by one line, the answer's object, with "absent": true if
+there is no such job or it does not answer. Where a job has several launchers on this machine node 0's is asked. JOB as for `keepstep stacks`; empty: the only one of this machine.
 
 exit codes: 0 at the end of input, whatever the answers are; 2 wrong options.
 )";
@@ -30,7 +30,13 @@ nlohmann::json answer_to(const AskedJob& job, const std::string& line) {
   }
   const std::chrono::milliseconds limit(static_cast<int64_t>(said["limit_s"].get<double>() * 1000));
   StatusOr<nlohmann::json> answer = ask_job(job, said["request"], limit, Launcher::kDeciding);
-  return answer.ok() ? *std::move(answer) : agent::error_answer(std::string(answer.status().message()));
+  if (answer.ok()) {
+    return *std::move(answer);
+  }
+  nlohmann::json error = agent::error_answer(std::string(answer.status().message()));
+  error["absent"] = absl::IsNotFound(answer.status()) || absl::IsUnavailable(answer.status()) ||
+                    absl::IsDeadlineExceeded(answer.status());
+  return error;
 }
 
 }  // namespace

@@ -137,7 +137,8 @@ StatusOr<RunningJob> choose_job(const Jobs& jobs, const std::string& word) {
     if (jobs.size() == 1) {
       return jobs.front();
     }
-    return absl::NotFoundError(jobs.empty() ? list_of(jobs) : "Several jobs run; say which. " + list_of(jobs));
+    return jobs.empty() ? absl::NotFoundError(list_of(jobs))
+                        : absl::InvalidArgumentError("Several jobs run; say which. " + list_of(jobs));
   }
   std::vector<RunningJob> meant;
   for (const RunningJob& job : jobs) {

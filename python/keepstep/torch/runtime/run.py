@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import sys
+import time
 import traceback
 import zlib
 from collections import defaultdict
@@ -43,6 +44,7 @@ from keepstep.torch.runtime.commit import FLAG_VETO, Commit
 from keepstep.torch.runtime.evaluations import Evaluations
 from keepstep.torch.runtime.guards import Guards
 from keepstep.torch.runtime.hooks import Hooks
+from keepstep.torch.runtime.publications import Publication, Publications
 from keepstep.torch.runtime.step_loops import StepLoops, interruptible
 from keepstep.torch.sharded import fsdp, pipelining
 from keepstep.torch.sharded.shards import ShardCounts, Shards
@@ -104,6 +106,7 @@ class Run:
         self._capsule: Capsule | None = None
         self._states: dict[str, State] = {}  # what run.setup built, by name
         self._states_of_rank: set[str] = set()  # names of those that need a rank to be built
+        self._sharded_states = False  # ranks hold different parts of one
         self._set_up: set[str] = set()  # their names, in this entry
         self._spoilt: rehearsal.Spoilt | None = None  # by this process's rehearsal
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
@@ -132,6 +135,7 @@ class Run:
         self._entering = False  # left, and put back; the entry has not yet reached what needs peers
         self._loops = StepLoops(self)
         self._evaluations = Evaluations(self)
+        self._publications = Publications(self)
         self._hooks = Hooks()
         self._rechecks: Rechecks | None = None
         set_current(self)
@@ -300,6 +304,7 @@ class Run:
         replicas.keep_groups()
         pipelining.remember()
         if sharded:
+            self._sharded_states = True
             self._shards.built_by_rank()
             self._engine.built()
         return built
@@ -576,8 +581,7 @@ class Run:
         step._check_complete()
         if self._shards.wanted:
             self._shards.wait(number - 1)
-        if self._checkpoints is not None:
-            self._checkpoints.wait_copied()
+        self._wait_copied()
         engine.record_loss(number, *step._loss_to_record())
         if waited := step.data_waits.line(self.rank):
             engine.log(number, waited)
@@ -598,6 +602,7 @@ class Run:
             self._shards.protect(number)
         if self._checkpoints is not None:
             self._checkpoints.after_step(number, all_flags, self._capsule_ids())
+        self._publications.after(number)
         step._global_loss = engine.mean_loss(number)
         if isinstance(step, Step) and not self._shards.wanted:  # of a pipeline only the last stage has a loss
             self._without_loss.after(step)
@@ -653,8 +658,7 @@ class Run:
                 self._guards.outside_of_a_step(self._loops.first)
         if self._shards.wanted and self._session.formed and not self.rehearsing:
             self._shards.wait(self.version)  # what is being copied after a commit must not change
-        if self._checkpoints is not None:
-            self._checkpoints.wait_copied()
+        self._wait_copied()
         self._guards.borrowed += 1
         entered = self._commit.versions()
         put_back: Callable[[], bool] = functools.partial(bool, True)
@@ -681,6 +685,46 @@ class Run:
         """
         self._evaluations.add(function, every_steps)
 
+    def publish(
+        self, name: str, module: torch.nn.Module | None = None, *, every_steps: int, only_trained: bool = False
+    ) -> None:
+        """Publishes the weights of `module` after every committed step that `every_steps` divides, and at the start.
+
+        Processes that are no ranks, such as evaluators and rollout workers, read them by `keepstep.subscribe`: whole
+        versions only, mapped from memory on the job's machines. Each node holds the newest version in main memory,
+        beside those that a reader still has. Copying is done in the background of the next step. Call it in every
+        entry, after ``run.setup`` and before ``run.steps``.
+
+        Args:
+            name: what subscribers ask for.
+            module: its parameters and persistent buffers, as in ``module.state_dict()``; not wrapped by DDP. None: the
+                only module that ``run.setup`` protects.
+            only_trained: leave out parameters that do not require gradients, such as the base of a LoRA model.
+
+        Raises:
+            KeepstepError: a tensor is divided among ranks; ranks hold different modules.
+        """
+        if module is None:
+            modules = [each for state in self._states.values() for each in protected_fields(state).values()]
+            modules = [each for each in modules if isinstance(each, torch.nn.Module)]
+            if len(modules) != 1:
+                raise KeepstepError(
+                    f"run.publish({name!r}): run.setup protects {len(modules)} modules; say which one, as in "
+                    f"run.publish({name!r}, state.model, every_steps={every_steps})"
+                )
+            (module,) = modules
+        elif not self._registry.protects_some_of(module):
+            raise KeepstepError(
+                f"run.publish({name!r}): no parameter of this {type(module).__name__} is protected; publish a module "
+                "that build() returned"
+            )
+        if self._sharded_states:
+            raise KeepstepError(
+                f"run.publish({name!r}): run.setup(sharded=True) lets ranks hold different parts; only what every rank "
+                "has whole can be published. Save it by run.checkpoint, and read that"
+            )
+        self._publications.add(Publication(name, module, every_steps, only_trained))
+
     @contextmanager
     def slow(self, what: str) -> Iterator[None]:
         """Marks a section that may take much longer than a step on this rank, while others wait for it.
@@ -696,6 +740,18 @@ class Run:
             yield
         finally:
             self._engine.slow(-1)
+
+    def wait_for(self, condition: Callable[[], T], *, every_s: float = 0.01) -> T:
+        """Calls ``condition()`` until its result is true, and returns that: for what comes from outside the job.
+
+        Use it instead of a loop of your own: a fault interrupts it, and a rank in it is not considered hung.
+        """
+        with self.slow("run.wait_for"):
+            while not (found := condition()):
+                if self._session.formed and not self.rehearsing:
+                    self._check_interrupted()
+                time.sleep(every_s)
+        return found
 
     def once(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
         """Calls `function` on the first rank that gets here, once in the whole job, however often it is re-entered.
@@ -741,6 +797,7 @@ class Run:
         """Leaves the loop for good, together with all other ranks. Does not return."""
         self._loops.end()
         self._save_last()
+        self._wait_copied()
         with self.slow("notice"):
             self._hooks.call("notice")
         interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
@@ -895,14 +952,19 @@ class Run:
             self._join()  # at once, whatever the function does first; else it still has to protect its state
         self._hooks.clear()  # the next entry brings its own
 
+    def _wait_copied(self) -> None:
+        """Before protected state changes: waits for those who copy it in the background."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait_copied()
+        self._publications.wait_copied()
+
     def _leave_peers(self, keep_world: bool) -> None:
         """Ends what belonged to this generation. `keep_world`: keep the world's process group, where possible."""
         from keepstep.torch.distributed.hosts import communication
 
         nccl.leave()
         cuda.synchronize()
-        if self._checkpoints is not None:
-            self._checkpoints.wait_copied()
+        self._wait_copied()
         communication.detach()
         stays = self._world.can_stay()
         self._world.forget_abandoned()
@@ -929,6 +991,7 @@ class Run:
         self._set_up.clear()
         self._engine.leave()
         self._evaluations.clear()
+        self._publications.clear()
         replicas.drop_all()
         fsdp.reset_iteration(self._registry.modules())
         pipelining.as_built()
@@ -952,6 +1015,7 @@ class Run:
     def _returned(self) -> None:
         """The function returned on this rank; it joins now if nothing in it needed peers."""
         self._form("the end of the training function")
+        self._wait_copied()
         if self._loops.saves_at_return:
             self._save_last()
 

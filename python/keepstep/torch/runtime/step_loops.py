@@ -75,6 +75,7 @@ class StepLoops:
         if doubt and run.rank == 0:
             print(f"keepstep: {doubt}", file=sys.stderr)
         if first:
+            run._publications.resume(run.version)
             run._evaluations.resume(run.version)
 
     def goes_on(self, last_step: int) -> bool:
