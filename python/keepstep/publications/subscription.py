@@ -21,7 +21,7 @@ from keepstep.checkpoint.background import packets
 from keepstep.publications.safetensors import read_layout
 
 if TYPE_CHECKING:
-    import torch
+    from keepstep.torch.tensors.mapped import Tensors
 
 ASK_S = 15.0
 _PIECE_S = 120.0
@@ -60,7 +60,7 @@ class Version:
         return f"Version('{self.name}', step={self.step}, {len(self._layout)} tensors, {self.bytes} bytes)"
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> Tensors:
         """By name, on the CPU, mapped and not copied. Tied tensors are there under each of their names."""
         from keepstep.torch.tensors import mapped
 

@@ -9,8 +9,10 @@ import torch
 
 from keepstep.publications.safetensors import Tensor
 
+Tensors = dict[str, torch.Tensor]
 
-def tensors(file: mmap.mmap, layout: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
+
+def tensors(file: mmap.mmap, layout: Mapping[str, Tensor]) -> Tensors:
     """Views into `file`, which each of them keeps mapped."""
     whole = torch.frombuffer(file, dtype=torch.uint8)
     return {
