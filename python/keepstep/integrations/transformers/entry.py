@@ -18,6 +18,7 @@ from keepstep.integrations.accelerate import process_state
 from keepstep.integrations.transformers.callbacks import once
 from keepstep.integrations.transformers.loader import TrainerLoader, TrainerOptimizer, TrainerStep
 from keepstep.integrations.transformers.progress import Progress, TrainerProgress
+from keepstep.integrations.transformers.rank_values import RankValues
 from keepstep.torch.distributed import agreement
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedSchedule, Updates
@@ -49,6 +50,7 @@ class Entry:
         updates = Updates(self.loader, [state.optimizer], [trainer.lr_scheduler], [], None, waits_for_scaler=False)
         trainer.optimizer = TrainerOptimizer(state.optimizer, updates, self)
         self.progress: Progress = state.progress
+        self._rank_values: RankValues = state.rank_values
         self.resumed: TrainerProgress | None = None
         self.replaying = False
         mark = self._marked()
@@ -60,8 +62,11 @@ class Entry:
             ended = mark["ended"] and mark["version"] == run.version
             self.replaying = agreement.sum_of_ranks(int(ended)) < run.world_size
             self.resumed = self.progress.resume(ended=not self.replaying)
+            self._rank_values.resume({} if self.replaying else mark["changes"])
             if self.replaying:
                 run._evaluations.step = run.version
+        else:
+            self._rank_values.begin()
 
     @property
     def step(self) -> TrainerStep:
@@ -100,6 +105,10 @@ class Entry:
             self._callbacks.forget_before(self._trainer.state.global_step - 1)
             self._mark(ended=True)
 
+    def voting(self) -> None:
+        """This rank is about to vote on a step."""
+        self._rank_values.take()
+
     def committing(self, loss: float, begin: int) -> None:
         """Runs in the commit of a step, whose mean loss is `loss`, and which began with batch `begin`."""
         trainer = self._trainer
@@ -115,7 +124,12 @@ class Entry:
         return self._run._session.key(f"trainer/{self._run.rank}")
 
     def _mark(self, ended: bool) -> None:
-        mark = {"version": self._run.version, "ended": ended, "told": self._callbacks.told_of_steps()}
+        mark = {
+            "version": self._run.version,
+            "ended": ended,
+            "told": self._callbacks.told_of_steps(),
+            "changes": self._rank_values.changes() if ended else {},
+        }
         self._run._session.store("set", self._key(), json.dumps(mark).encode(), ends_with_generation=False)
 
     def _marked(self) -> dict[str, Any]:

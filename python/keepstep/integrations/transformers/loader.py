@@ -64,4 +64,5 @@ class TrainerOptimizer(PreparedOptimizer):
         if self._entry.replaying:
             self._entry.replaying = False
             return None
+        self._entry.voting()
         return super().step(closure)

@@ -16,8 +16,7 @@ from transformers.trainer_callback import ExportableState
 if TYPE_CHECKING:
     from keepstep.integrations.transformers.trainer import RecoverableTrainer
 
-_COUNTERS = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos", "_initial_global_step",
-             "_initial_num_input_tokens_seen")  # fmt: skip
+_COUNTERS = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen")
 _NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "is_hyper_param_search", "log_history")
 TrainerProgress = dict[str, Any]  # for JSON
 

@@ -24,6 +24,7 @@ from keepstep.integrations.accelerate import process_state
 from keepstep.integrations.transformers.entry import Entry
 from keepstep.integrations.transformers.loader import TrainerLoader
 from keepstep.integrations.transformers.progress import Progress
+from keepstep.integrations.transformers.rank_values import RankValues
 from keepstep.torch.runtime.run import Run
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
@@ -50,6 +51,10 @@ def recoverable(trainer: AnyTrainer) -> AnyTrainer:
 
 class RecoverableTrainer(Trainer):
     """For subclasses of one's own: ``class Mine(RecoverableTrainer, SFTTrainer)``; else use `recoverable`."""
+
+    # Names of attributes that a subclass changes in training, and that may differ between ranks: numbers, text, tensors
+    # and containers of these.
+    rank_values: tuple[str, ...] = ()
 
     lr_scheduler: Any
     _entry: Entry | None = None  # while the training function runs
@@ -125,7 +130,11 @@ class RecoverableTrainer(Trainer):
             )
         self.accelerator.prepare_model(self.model, evaluation_mode=True)  # mixed precision and compilation, no wrapper
         return keepstep.State(
-            model=self.model, optimizer=self.optimizer, schedule=self.lr_scheduler, progress=Progress(self)
+            model=self.model,
+            optimizer=self.optimizer,
+            schedule=self.lr_scheduler,
+            progress=Progress(self),
+            rank_values=RankValues(self),
         )
 
     def _plain_loader(self) -> DataLoader[Any]:
