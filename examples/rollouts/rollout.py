@@ -28,8 +28,8 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     policy = Policy()
     with keepstep.subscribe("policy", options.job, token_file=options.token_file) as published:
-        version = published.next()
-        while True:
+        version = next(iter(published), None)
+        while version is not None:
             policy.load_state_dict(version.tensors)
             step = version.step + 1  # which these episodes are for
             for episode in range(options.episodes):

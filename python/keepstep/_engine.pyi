@@ -194,7 +194,7 @@ class Engine:
     def tell_unfit(self, check: str, measured: str, limit: str, counts: bool) -> None:
         """This worker's health check failed, and it is about to exit. `counts`: whether it counts against its node."""
 
-    def tell_publication(self, name: str, version: int, function: int, memory: int) -> None:
+    def tell_publication(self, name: str, version: int, memory: int) -> None:
         """Hands a publication to the agent. `memory`: a descriptor of sealed memory, which stays the caller's."""
 
     def tell_saved(

@@ -289,6 +289,9 @@ void Agent::carry_out(const brain::GoOn& effect) {
     // Evaluations after that step may be repeated, and logged again.
     core_.metrics.flush(activate.version == 0 ? 0 : activate.version - 1);
     store_.drop_before(activate.identity.generation);
+    if (publications_ != nullptr) {
+      publications_->begin(activate.version);
+    }
     moment_.is(activate.targets.empty() ? "" : "hydrating");
     let_leavers_out(core_, rings_.get());
   }

@@ -9,6 +9,7 @@
 
 #include "agent/agent.h"
 #include "agent/publications/publication_service.h"
+#include "base/log.h"
 #include "base/overloaded.h"
 #include "messages/envelope.h"
 
@@ -120,6 +121,7 @@ void Agent::on_message(const std::shared_ptr<WorkerProcess>& process, brain::Ide
                            : publications_->publish(publication, std::move(fds.front()));
                    if (!published.ok()) {
                      core_.refuse(*process, absl::StrCat("a publication: ", published.message()));
+                     spdlog::warn("a publication was refused: {}", std::string(published.message()));
                    }
                  },
                  [&](const messages::Note& note) {

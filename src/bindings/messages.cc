@@ -160,11 +160,11 @@ void bind_told(nb::class_<Engine>& engine) {
           "check"_a, "measured"_a, "limit"_a, "counts"_a, "Its health check failed; it is about to exit.")
       .def(
           "tell_publication",
-          [](Engine& self, std::string name, uint64_t version, uint32_t function, int memory) {
-            const Publish message{std::move(name), version, function};
+          [](Engine& self, std::string name, uint64_t version, int memory) {
+            const Publish message{std::move(name), version};
             throw_if_error(without_gil([&] { return self.agent().send(message, std::span<const int>(&memory, 1)); }));
           },
-          "name"_a, "version"_a, "function"_a, "memory"_a,
+          "name"_a, "version"_a, "memory"_a,
           "Hands a publication to the agent: a descriptor of sealed memory, which stays the caller's.")
       .def(
           "tell_saved",

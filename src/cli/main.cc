@@ -33,7 +33,7 @@ commands:
   migrate  turn the launch of a torchrun or HyperPod job into one of keepstep
   recipe   pre-train and fine-tune known models: jobs that are there, to be run and copied
   ckpt     inspect, verify, export and remove checkpoints
-  published  list or save the weights that a running job publishes
+  weights  list or save the weights that a running job publishes
   data     build token corpora from text, and inspect them
   bench    measure recovery, or the cost of a step, on this machine
   jobs     list your jobs on this machine
@@ -58,9 +58,9 @@ exit codes: 0 success; 2 wrong options (all mistakes are listed); otherwise the 
 // Passed to Python unchanged.
 const std::map<std::string, std::string>& python_commands() {
   static const std::map<std::string, std::string> commands = {
-      {"report", "keepstep.report"}, {"certify", "keepstep.certify"},       {"migrate", "keepstep.migrate"},
-      {"recipe", "keepstep.recipe"}, {"bench", "keepstep.bench"},           {"ckpt", "keepstep.checkpoint"},
-      {"data", "keepstep.data"},     {"published", "keepstep.publications"}};
+      {"report", "keepstep.report"}, {"certify", "keepstep.certify"},     {"migrate", "keepstep.migrate"},
+      {"recipe", "keepstep.recipe"}, {"bench", "keepstep.bench"},         {"ckpt", "keepstep.checkpoint"},
+      {"data", "keepstep.data"},     {"weights", "keepstep.publications"}};
   return commands;
 }
 

@@ -254,8 +254,7 @@ struct Publish {
   static constexpr std::string_view kName = "publish";
   std::string name;
   brain::Version version = 0;
-  uint32_t function = 0;  // number of recoverable functions that ended before
-  KEEPSTEP_FIELDS(name, version, function)
+  KEEPSTEP_FIELDS(name, version)
 };
 
 // Messages of ranks that keepstep did not start, to the service of their node (docs/design/node_service.md).

@@ -71,7 +71,7 @@ def test_a_wheel_has_everything_in_it_and_runs_with_an_old_c_library(wheels):
 @pytest.mark.parametrize(
     ("suite", "tag", "torch"),
     [
-        ("jammy", "cp310-cp310", "2.15.0"),  # Python 3.10
+        ("jammy", "cp310-cp310", "2.14.1"),  # Python 3.10, for which there is no newer torch
         ("bookworm", "cp311-cp311", "2.11.0"),
         ("bookworm", "cp311-cp311", "2.15.0"),
         ("trixie", "cp312-abi3", "2.11.0"),  # Python 3.13
@@ -109,7 +109,7 @@ def test_it_is_installed_survives_a_kill_and_leaves_nothing(wheels, versitygw_tl
         found = json.loads(said.splitlines()[-1])
         assert found["same"] and found["lost_steps"] == 0 and found["steps"] == found["last_step"] == 60, said
         assert found["killed"] == [9], said
-        assert "rank 1" in found["stacks"] and "train.py" in found["stacks"], said
+        assert re.search(r"rank 1|ranks \(0, 1\)", found["stacks"]) and "train.py" in found["stacks"], said
         assert found["left_in_shm"] == [], said
         check_tls(root, versitygw_tls)
 

@@ -1,4 +1,4 @@
-"""``keepstep published``: lists what a running job publishes, or writes one version to a file."""
+"""``keepstep weights``: lists what a running job publishes, or writes one version to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keepstep.publications.subscription import ASK_S, job_of, subscribe
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="keepstep published",
+        prog="keepstep weights",
         description="Lists what a running job publishes by run.publish; or writes the newest version to a file.",
     )
     parser.add_argument(
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
             return _list(options)
         return _save(options)
     except (KeepstepError, OSError) as error:
-        print(f"keepstep published: {error}", file=sys.stderr)
+        print(f"keepstep weights: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

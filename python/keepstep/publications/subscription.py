@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import mmap
@@ -18,13 +19,14 @@ from keepstep import _checkpoint
 from keepstep._errors import JobOver, KeepstepError
 from keepstep._running_job import NotThere, RunningJob
 from keepstep.checkpoint.background import packets
-from keepstep.publications.safetensors import read_layout
+from keepstep.publications.safetensors import MAX_NAME_BYTES, read_layout
 
 if TYPE_CHECKING:
     from keepstep.torch.tensors.mapped import Tensors
 
 ASK_S = 15.0
 _PIECE_S = 120.0
+_ABSENT_S = 20.0  # after which a job that does not answer has ended
 _LOOK_S = 0.1  # between two looks for a job, or, over the network, for a newer version
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -86,13 +88,15 @@ class Version:
 
 
 class Subscription:
-    """Made by `subscribe`. Not thread-safe. Used in a ``with``, or closed by `close`."""
+    """Made by `subscribe`; for one thread of the process that made it. Used in a ``with``, or closed by `close`."""
 
     def __init__(self, name: str, job: RunningJob, where: str | None) -> None:
         self.name = name
         self._job = job
+        self._service = ""  # that `_serial` is of
         self._serial = 0  # of the version returned last
-        self._asked = False  # the agent owes an answer
+        self._asked = False  # the agent owes an answer, to a call whose time was up
+        self._closed = False
         # None: the job runs on another machine.
         self._socket = None if where is None else _connect(where, job.called)
 
@@ -106,6 +110,7 @@ class Subscription:
 
     def close(self) -> None:
         """Ends the subscription; versions that it returned stay."""
+        self._closed = True
         self._job.close()
         if self._socket is not None:
             self._socket.close()
@@ -121,11 +126,15 @@ class Subscription:
             yield version
 
     def next(self, timeout_s: float | None = None) -> Version | None:
-        """The newest version, once there is one that was not returned yet. None: there was none within `timeout_s`.
+        """The newest version, once there is one that was not returned yet.
+
+        None: there was none within `timeout_s`, which does not count the time of a transfer over the network.
 
         Raises:
             JobOver: the job has ended.
         """
+        if self._closed:
+            raise KeepstepError(f"the subscription to '{self.name}' is closed")
         end = None if timeout_s is None else time.monotonic() + timeout_s
         found = self._wait(end) if self._socket is not None else self._pull(end)
         if found is None:
@@ -136,15 +145,32 @@ class Subscription:
     # ---- on this machine ----
 
     def _wait(self, end: float | None) -> tuple[int, int, int] | None:
+        late = None
+        if self._asked:  # what came meanwhile may be old by now
+            late = self._answer(time.monotonic())
+            if self._asked:
+                return self._answer(end)
+        if late is not None:
+            self._request(late[1], wait=False)
+            newer = self._answer(None)
+            if newer is not None:
+                os.close(late[2])
+            return newer or late
+        self._request(self._serial, wait=True)
+        return self._answer(end)
+
+    def _request(self, after: int, wait: bool) -> None:
         assert self._socket is not None
+        fields = {"name": self.name, "after": after, "wait": wait}  # src/messages/publication_messages.h
+        with contextlib.suppress(BrokenPipeError):  # why is in its last answer
+            self._socket.send(b"next_publication " + json.dumps(fields).encode())
+        self._asked = True
+
+    def _answer(self, end: float | None) -> tuple[int, int, int] | None:
+        """Version, serial number and descriptor; None if it did not come in time, or there is nothing newer."""
+        assert self._socket is not None
+        self._socket.settimeout(None if end is None else max(end - time.monotonic(), 1e-6))
         try:
-            if not self._asked:
-                # src/messages/publication_messages.h
-                self._socket.send(
-                    b"next_publication " + json.dumps({"name": self.name, "after": self._serial}).encode()
-                )
-                self._asked = True
-            self._socket.settimeout(None if end is None else max(end - time.monotonic(), 1e-6))
             packet, fds, _, _ = socket.recv_fds(self._socket, packets.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except TimeoutError:
             return None
@@ -155,6 +181,8 @@ class Subscription:
         self._asked = False
         kind, _, text = packet.partition(b" ")
         said = json.loads(text)
+        if kind == b"nothing_newer":
+            return None
         if kind != b"published" or len(fds) != 1:
             packets.close(fds)
             raise KeepstepError(f"{self._job.called}: {said.get('because', 'the launcher sent an invalid answer')}")
@@ -166,37 +194,50 @@ class Subscription:
     # ---- over the network ----
 
     def _ask(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:
-        try:
-            return self._job.ask(op, limit_s, **fields)
-        except NotThere as error:
-            raise JobOver(str(error)) from None
+        """Tries for a while: a launcher may be stopped, or too busy to answer."""
+        end = time.monotonic() + _ABSENT_S
+        while True:
+            try:
+                return self._job.ask(op, limit_s, **fields)
+            except NotThere as error:
+                if time.monotonic() >= end:
+                    raise JobOver(f"{error}, for {_ABSENT_S:.0f} s") from None
+            time.sleep(_LOOK_S)
 
     def _pull(self, end: float | None) -> tuple[int, int, int] | None:
         while True:
-            listed = self._ask("publications", ASK_S)["publications"]
-            if any(each["name"] == self.name and each["serial"] > self._serial for each in listed):
-                return self._copy()
+            found = self._ask("publications", ASK_S)
+            if found["service"] != self._service:  # the job was started again
+                self._service, self._serial = found["service"], 0
+            if any(each["name"] == self.name and each["serial"] > self._serial for each in found["publications"]):
+                copied = self._copy()
+                if copied is not None:
+                    return copied
+                continue  # it was replaced meanwhile
             if end is not None and time.monotonic() >= end:
                 return None
             time.sleep(_LOOK_S if end is None else min(_LOOK_S, max(end - time.monotonic(), 0)))
 
-    def _copy(self) -> tuple[int, int, int]:
-        """The newest version, piece by piece. The launcher keeps the one that was begun."""
-        first = self._ask("publication", _PIECE_S, name=self.name, serial=0, offset=0)
-        size, serial = first["bytes"], first["serial"]
+    def _copy(self) -> tuple[int, int, int] | None:
+        """The newest version, piece by piece; None: it is gone before its end was read."""
+        first = piece = self._ask("publication", _PIECE_S, name=self.name, serial=0, offset=0)
+        if first["gone"]:
+            return None
+        size, serial, done = first["bytes"], first["serial"], 0
         fd = packets.memory("keepstep-publication", size)
         try:
-            piece, done = base64.b64decode(first["data"]), 0
             while True:
-                os.pwrite(fd, piece, done)
-                done += len(piece)
+                data = base64.b64decode(piece["data"])
+                if not data or piece["serial"] != serial:
+                    raise KeepstepError(f"{self._job.called} sent an invalid piece of '{self.name}'")
+                os.pwrite(fd, data, done)
+                done += len(data)
                 if done >= size:
                     return first["version"], serial, fd
-                piece = base64.b64decode(
-                    self._ask("publication", _PIECE_S, name=self.name, serial=serial, offset=done)["data"]
-                )
-                if not piece:
-                    raise KeepstepError(f"{self._job.called} sent {done} of {size} bytes of '{self.name}'")
+                piece = self._ask("publication", _PIECE_S, name=self.name, serial=serial, offset=done)
+                if piece["gone"]:
+                    os.close(fd)
+                    return None
         except BaseException:
             os.close(fd)
             raise
@@ -241,13 +282,18 @@ def subscribe(
     Raises:
         KeepstepError: there is no such job; several are possible; the token is wrong.
     """
+    if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES:
+        raise KeepstepError(f"keepstep.subscribe({name!r}): a name of 1 to {MAX_NAME_BYTES} bytes is needed")
     running = job_of(job, token_file, rdzv_id)
     end = time.monotonic() + timeout_s
     try:
         while True:
             try:
                 found = running.ask("publications", ASK_S)
-                return Subscription(name, running, None if ":" in job and not Path(job).is_dir() else found["socket"])
+                if ":" in job and not Path(job).is_dir():
+                    return Subscription(name, running, None)
+                running.close()
+                return Subscription(name, running, found["socket"])
             except NotThere:
                 if time.monotonic() >= end:
                     raise

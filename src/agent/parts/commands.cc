@@ -180,7 +180,11 @@ nlohmann::json Commands::publications() const {
                      {"bytes", each.bytes},
                      {"age_ns", monotonic_ns() - each.arrived_ns}});
   }
-  return {{"ok", true}, {"job", core_.job}, {"socket", parts_.publications->path()}, {"publications", found}};
+  return {{"ok", true},
+          {"job", core_.job},
+          {"socket", parts_.publications->path()},
+          {"service", parts_.publications->id()},
+          {"publications", found}};
 }
 
 nlohmann::json Commands::piece_of_publication(const nlohmann::json& request) const {
@@ -188,10 +192,14 @@ nlohmann::json Commands::piece_of_publication(const nlohmann::json& request) con
     return error_answer("this launcher takes no publications; its log says why");
   }
   const auto piece = parts_.publications->read(request.at("name"), request.at("serial"), request.at("offset"));
+  if (absl::IsNotFound(piece.status())) {
+    return {{"ok", true}, {"gone", std::string(piece.status().message())}};
+  }
   if (!piece.ok()) {
     return error_answer(std::string(piece.status().message()));
   }
   return {{"ok", true},
+          {"gone", nullptr},
           {"version", piece->of.version},
           {"serial", piece->of.serial},
           {"bytes", piece->of.bytes},

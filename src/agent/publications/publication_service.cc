@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/socket/local_socket.h"
+#include "base/token.h"
 
 namespace keepstep::agent {
 namespace {
@@ -34,6 +36,13 @@ bool readable(int fd) {
 }
 
 }  // namespace
+
+PublicationService::PublicationService(EventLoop& loop, Fd listener, std::string path, int64_t read_ns)
+    : loop_(loop),
+      listener_(std::move(listener)),
+      path_(std::move(path)),
+      read_ns_(read_ns),
+      id_(to_hex(random_nonce())) {}
 
 StatusOr<std::unique_ptr<PublicationService>> PublicationService::open(EventLoop& loop, const std::string& path,
                                                                        int64_t read_ns) {
@@ -67,17 +76,15 @@ Status PublicationService::publish(const messages::Publish& message, Fd memory) 
           absl::StrFormat("%d names are published already, and no more can be", kMaxPublications));
     }
     held = newest_.try_emplace(name).first;
-  } else if (held->second.what.version == message.version && held->second.function == message.function) {
+  } else if (held->second.what.version == message.version) {
     return absl::OkStatus();
   }
-  forget_unread();
-  if (held->second.read_ns != 0) {
+  if (held->second.readers > 0) {
     replaced_.push_back(std::move(held->second));
   }
-  held->second = {{name, message.version, ++serial_, static_cast<uint64_t>(info.st_size), monotonic_ns()},
-                  message.function,
-                  std::move(memory),
-                  0};
+  forget_unread();
+  held->second =
+      Held{{name, message.version, ++serial_, static_cast<uint64_t>(info.st_size), monotonic_ns()}, std::move(memory)};
   std::vector<uint64_t> waiting;
   for (const auto& [id, subscriber] : subscribers_) {
     if (subscriber.waits_for != nullptr && subscriber.waits_for->name == name) {
@@ -90,6 +97,10 @@ Status PublicationService::publish(const messages::Publish& message, Fd memory) 
   return absl::OkStatus();
 }
 
+void PublicationService::begin(brain::Version version) {
+  std::erase_if(newest_, [&](const auto& each) { return version == 0 || each.second.what.version > version; });
+}
+
 std::vector<Publication> PublicationService::newest() const {
   std::vector<Publication> all;
   for (const auto& [name, held] : newest_) {
@@ -100,7 +111,13 @@ std::vector<Publication> PublicationService::newest() const {
 
 void PublicationService::forget_unread() {
   const int64_t oldest = monotonic_ns() - read_ns_;
-  std::erase_if(replaced_, [oldest](const Held& held) { return held.read_ns < oldest; });
+  std::map<std::string, size_t> held;
+  for (auto each = replaced_.rbegin(); each != replaced_.rend(); ++each) {  // the newest first
+    if (each->readers <= 0 || each->read_ns < oldest || ++held[each->what.name] > kMaxReplaced) {
+      each->memory.reset();
+    }
+  }
+  std::erase_if(replaced_, [](const Held& each) { return !each.memory.valid(); });
 }
 
 StatusOr<PublicationService::Piece> PublicationService::read(const std::string& name, uint64_t serial,
@@ -134,6 +151,7 @@ StatusOr<PublicationService::Piece> PublicationService::read(const std::string& 
     }
     done += static_cast<size_t>(std::max<ssize_t>(n, 0));
   }
+  held->readers += (offset == 0 ? 1 : 0) - (offset + piece.bytes.size() == held->what.bytes ? 1 : 0);
   held->read_ns = monotonic_ns();
   return piece;
 }
@@ -142,9 +160,13 @@ StatusOr<PublicationService::Piece> PublicationService::read(const std::string& 
 
 void PublicationService::on_connection() {
   StatusOr<Accepted> accepted = accept_local(listener_);
-  if (!accepted.ok() || subscribers_.size() >= kMaxSubscribers) {
-    spdlog::warn("refused a reader of publications: {}",
-                 accepted.ok() ? "too many" : std::string(accepted.status().message()));
+  if (!accepted.ok()) {
+    refuse({}, std::string(accepted.status().message()));
+    return;
+  }
+  if (subscribers_.size() >= kMaxSubscribers) {
+    refuse(accepted->socket,
+           absl::StrFormat("%d processes follow publications on this node, and no more can", kMaxSubscribers));
     return;
   }
   const uint64_t id = next_subscriber_++;
@@ -176,22 +198,33 @@ void PublicationService::on_packet(uint64_t id) {
     bad = "a second request before the answer to the first";
   } else {
     auto& next = std::get<messages::NextPublication>(*request);
-    if (const Status named = check_name(next.name); !named.ok()) {
-      (void)subscriber.socket.try_send(messages::write(messages::PublicationRefusal{std::string(named.message())}));
-      return;
-    }
     subscriber.waits_for = std::make_unique<messages::NextPublication>(std::move(next));
     answer(id);
     return;
   }
-  spdlog::warn("a reader of publications was let go: {}", bad);
+  refuse(subscriber.socket, bad);
   let_go(id);
+}
+
+void PublicationService::refuse(const PacketSocket& socket, const std::string& because) {
+  if (std::has_single_bit(++refusals_)) {
+    spdlog::warn("refusal {} of a reader of publications: {}", refusals_, because);
+  }
+  if (socket.valid()) {
+    (void)socket.try_send(messages::write(messages::PublicationRefusal{because}));
+  }
 }
 
 void PublicationService::answer(uint64_t id) {
   Subscriber& subscriber = subscribers_.at(id);
   const auto held = newest_.find(subscriber.waits_for->name);
   if (held == newest_.end() || held->second.what.serial <= subscriber.waits_for->after) {
+    if (!subscriber.waits_for->wait) {
+      subscriber.waits_for.reset();
+      if (!subscriber.socket.try_send(messages::write(messages::NothingNewer{})).ok()) {
+        let_go(id);
+      }
+    }
     return;
   }
   subscriber.waits_for.reset();

@@ -40,7 +40,9 @@ std::string contents(const Fd& fd) {
   return text;
 }
 
-std::string next(const std::string& name, uint64_t after) { return messages::write(NextPublication{name, after}); }
+std::string next(const std::string& name, uint64_t after) {
+  return messages::write(NextPublication{name, after, true});
+}
 
 // A real service, in its own thread.
 class PublicationServiceTest : public testing::Test {
@@ -70,11 +72,11 @@ class PublicationServiceTest : public testing::Test {
     loop_->post([&] { answer.set_value(asked()); });
     return answer.get_future().get();
   }
-  Status publish(const std::string& name, uint64_t version, const std::string& text, uint32_t function = 0) {
-    return publish(name, version, memory(text), function);
+  Status publish(const std::string& name, uint64_t version, const std::string& text) {
+    return publish(name, version, memory(text));
   }
-  Status publish(const std::string& name, uint64_t version, Fd memory, uint32_t function = 0) {
-    return ask([&] { return service_->publish(Publish{name, version, function}, std::move(memory)); });
+  Status publish(const std::string& name, uint64_t version, Fd memory) {
+    return ask([&] { return service_->publish(Publish{name, version}, std::move(memory)); });
   }
   auto read(const std::string& name, uint64_t serial, uint64_t offset) {
     return ask([&, this] { return service_->read(name, serial, offset); });
@@ -121,11 +123,41 @@ TEST_F(PublicationServiceTest, a_version_that_is_published_again_is_no_news) {
   const uint64_t serial = ask([this] { return service_->newest(); }).at(0).serial;
   ASSERT_TRUE(publish("weights", 10, "ten").ok());
   EXPECT_EQ(ask([this] { return service_->newest(); }).at(0).serial, serial);
-  // The next function counts from 0 again; after a start from an older checkpoint, versions go back.
-  ASSERT_TRUE(publish("weights", 10, "TEN", 1).ok());
-  ASSERT_TRUE(publish("weights", 5, "five", 1).ok());
-  EXPECT_EQ(ask([this] { return service_->newest(); }).at(0).serial, serial + 2);
-  EXPECT_EQ(read("weights", 0, 0)->bytes, "five");
+}
+
+TEST_F(PublicationServiceTest, a_subscriber_that_does_not_wait_is_answered_at_once) {
+  const PacketSocket reader = connect();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(reader.send(messages::write(NextPublication{"weights", 0, false})).ok());
+    EXPECT_EQ(reader.receive()->bytes, messages::write(messages::NothingNewer{}));
+  }
+  ASSERT_TRUE(publish("weights", 1, "one").ok());
+  ASSERT_TRUE(reader.send(messages::write(NextPublication{"weights", 0, false})).ok());
+  EXPECT_EQ(answer_of(reader).second, "one");
+}
+
+TEST_F(PublicationServiceTest, what_a_restart_or_the_next_function_takes_back_is_gone) {
+  const auto begin = [this](uint64_t version) {
+    ask([this, version] {
+      service_->begin(version);
+      return true;
+    });
+  };
+  ASSERT_TRUE(publish("weights", 10, "ten").ok());
+  ASSERT_TRUE(publish("other", 7, "seven").ok());
+  const PacketSocket reader = connect();
+  ASSERT_TRUE(reader.send(next("weights", 0)).ok());
+  const uint64_t serial = answer_of(reader).first.serial;
+  begin(10);
+  EXPECT_EQ(read("weights", 0, 0)->bytes, "ten");
+  begin(7);
+  EXPECT_TRUE(absl::IsNotFound(read("weights", 0, 0).status()));
+  EXPECT_EQ(read("other", 0, 0)->bytes, "seven");
+  ASSERT_TRUE(publish("weights", 10, "TEN").ok()) << "computed again, perhaps differently";
+  ASSERT_TRUE(reader.send(next("weights", serial)).ok());
+  EXPECT_EQ(answer_of(reader).second, "TEN");
+  begin(0);
+  EXPECT_TRUE(ask([this] { return service_->newest(); }).empty());
 }
 
 TEST_F(PublicationServiceTest, memory_that_could_change_and_bad_names_are_refused) {
@@ -152,9 +184,9 @@ TEST_F(PublicationServiceTest, a_reader_over_the_network_finishes_the_version_it
   EXPECT_EQ(first->bytes.size(), kMaxPieceBytes);
   ASSERT_TRUE(publish("weights", 2, "newer").ok());
   EXPECT_EQ(read("weights", first->of.serial, kMaxPieceBytes)->bytes, "the end");
-  EXPECT_EQ(read("weights", first->of.serial, large.size())->bytes, "");
   EXPECT_EQ(read("weights", 0, 0)->of.version, 2u);
   EXPECT_TRUE(absl::IsOutOfRange(read("weights", 0, 6).status()));
+  EXPECT_TRUE(absl::IsNotFound(read("weights", first->of.serial, 0).status())) << "its end was sent";
   EXPECT_THAT(read("nothing", 0, 0).status().message(), HasSubstr("yet"));
 }
 
@@ -164,9 +196,24 @@ TEST_F(PublicationServiceTest, a_version_that_nobody_reads_is_gone) {
   ASSERT_TRUE(publish("weights", 1, "one").ok());
   ASSERT_TRUE(publish("weights", 2, "two").ok());
   EXPECT_THAT(read("weights", 1, 0).status().message(), HasSubstr("newest one is of version 2")) << "never read";
+  const std::string large(kMaxPieceBytes + 1, 'l');
+  ASSERT_TRUE(publish("weights", 3, large).ok());
   const uint64_t serial = read("weights", 0, 0)->of.serial;
-  ASSERT_TRUE(publish("weights", 3, "three").ok());
-  EXPECT_TRUE(absl::IsNotFound(read("weights", serial, 0).status())) << "read too long ago";
+  ASSERT_TRUE(publish("weights", 4, "four").ok());
+  EXPECT_TRUE(absl::IsNotFound(read("weights", serial, kMaxPieceBytes).status())) << "read too long ago";
+}
+
+TEST_F(PublicationServiceTest, no_more_than_two_that_are_read_are_held_beside_the_newest) {
+  const std::string large(kMaxPieceBytes + 1, 'l');
+  std::vector<uint64_t> serials;
+  for (uint64_t version = 1; version <= 4; ++version) {
+    ASSERT_TRUE(publish("weights", version, large).ok());
+    serials.push_back(read("weights", 0, 0)->of.serial);
+  }
+  EXPECT_TRUE(absl::IsNotFound(read("weights", serials[0], kMaxPieceBytes).status()));
+  for (size_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(read("weights", serials[i], kMaxPieceBytes)->bytes, "l");
+  }
 }
 
 TEST_F(PublicationServiceTest, who_sends_nonsense_is_let_go_and_others_are_served) {
@@ -175,23 +222,22 @@ TEST_F(PublicationServiceTest, who_sends_nonsense_is_let_go_and_others_are_serve
   ASSERT_TRUE(other.send(next("weights", 1)).ok());
   for (const std::string& bad :
        {std::string("next_publication"), std::string("next_publication []"),
-        std::string(R"(next_publication {"name":"weights"})"), std::string(R"(next_publication {"name":1,"after":0})"),
-        std::string(R"(next_publication {"name":"weights","after":-1})"), std::string("open_ring {}"),
+        std::string(R"(next_publication {"name":"weights"})"),
+        std::string(R"(next_publication {"name":1,"after":0,"wait":true})"),
+        std::string(R"(next_publication {"name":"weights","after":-1,"wait":true})"), std::string("open_ring {}"),
         std::string(messages::kMaxSubscriberMessageBytes + 1, ' '), std::string("\xff\x00", 2)}) {
     const PacketSocket stranger = connect();
     ASSERT_TRUE(stranger.send(bad).ok());
-    EXPECT_TRUE(let_go(stranger)) << bad.substr(0, 60);
+    EXPECT_THAT(stranger.receive()->bytes, HasSubstr("publication_refusal")) << bad.substr(0, 60);
+    EXPECT_TRUE(let_go(stranger));
   }
   const PacketSocket with_fd = connect();
   const int fds[] = {0};
   ASSERT_TRUE(with_fd.send(next("weights", 0), fds).ok());
-  EXPECT_TRUE(let_go(with_fd));
+  EXPECT_THAT(with_fd.receive()->bytes, HasSubstr("1 descriptors"));
   const PacketSocket hasty = connect();
   ASSERT_TRUE(hasty.send(next("weights", 1)).ok() && hasty.send(next("weights", 1)).ok());
-  EXPECT_TRUE(let_go(hasty));
-  const PacketSocket unnamed = connect();
-  ASSERT_TRUE(unnamed.send(next("", 0)).ok());
-  EXPECT_THAT(unnamed.receive()->bytes, HasSubstr("publication_refusal"));
+  EXPECT_THAT(hasty.receive()->bytes, HasSubstr("a second request"));
 
   ASSERT_TRUE(publish("weights", 2, "two").ok());
   EXPECT_EQ(answer_of(other).second, "two");
@@ -203,13 +249,13 @@ TEST_F(PublicationServiceTest, too_many_subscribers_are_refused_and_places_come_
   for (size_t i = 0; i < kMaxSubscribers; ++i) {
     readers.push_back(connect());
   }
-  EXPECT_TRUE(let_go(connect()));
+  EXPECT_THAT(connect().receive()->bytes, HasSubstr("no more can"));
   readers.pop_back();
   ASSERT_TRUE(readers.at(0).send(next("weights", 0)).ok());
   EXPECT_EQ(answer_of(readers.at(0)).second, "one");  // the loop has seen the end of the other by now, or will
   for (bool served = false; !served;) {
     const PacketSocket again = connect();
-    served = again.send(next("weights", 0)).ok() && again.receive().ok();
+    served = again.send(next("weights", 0)).ok() && again.receive()->bytes.starts_with("published");
   }
 }
 

@@ -15,7 +15,8 @@ constexpr const char* kHelp = R"(usage: keepstep ask JOB [--token-file FILE] [--
 
 For programs: requests to a running job, as docs/design/control_door.md has them. Each line of standard input is a JSON
 object {"limit_s": SECONDS, "request": {...}}; each is answered by one line, the answer's object, with "absent": true if
-there is no such job or it does not answer. Where a job has several launchers on this machine node 0's is asked. JOB as for `keepstep stacks`; empty: the only one of this machine.
+there is no such job or it does not answer. Where a job has several launchers on this machine node 0's is asked. JOB as
+for `keepstep stacks`; empty: the only one of this machine.
 
 exit codes: 0 at the end of input, whatever the answers are; 2 wrong options.
 )";

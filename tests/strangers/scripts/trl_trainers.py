@@ -73,7 +73,8 @@ def main(chosen):
     common = {
         "output_dir": str(Path(chosen.out) / "checkpoints"), "max_steps": chosen.until, "logging_steps": 1,
         "per_device_train_batch_size": 2, "learning_rate": 1e-3, "save_steps": 6, "eval_strategy": "steps",
-        "eval_steps": 4, "seed": 7, "report_to": [], "use_cpu": True, "bf16": False, "disable_tqdm": True, "gradient_checkpointing": False,
+        "eval_steps": 4, "seed": 7, "report_to": [],
+        "use_cpu": True, "bf16": False, "disable_tqdm": True, "gradient_checkpointing": False,
     }  # fmt: skip
     kind, others, data = made(chosen.case, model, common)
     callbacks = [Dies(chosen), Told(chosen.out)]

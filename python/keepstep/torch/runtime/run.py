@@ -713,11 +713,6 @@ class Run:
                     f"run.publish({name!r}, state.model, every_steps={every_steps})"
                 )
             (module,) = modules
-        elif not self._registry.protects_some_of(module):
-            raise KeepstepError(
-                f"run.publish({name!r}): no parameter of this {type(module).__name__} is protected; publish a module "
-                "that build() returned"
-            )
         if self._sharded_states:
             raise KeepstepError(
                 f"run.publish({name!r}): run.setup(sharded=True) lets ranks hold different parts; only what every rank "
@@ -744,11 +739,14 @@ class Run:
     def wait_for(self, condition: Callable[[], T], *, every_s: float = 0.01) -> T:
         """Calls ``condition()`` until its result is true, and returns that: for what comes from outside the job.
 
-        Use it instead of a loop of your own: a fault interrupts it, and a rank in it is not considered hung.
+        Use it instead of a loop of your own: a fault interrupts it, and a rank in it is not considered hung. A spare
+        that rehearses does not wait: its rehearsal ends here.
         """
+        if self.rehearsing:
+            raise rehearsal.NotWorthIt
         with self.slow("run.wait_for"):
             while not (found := condition()):
-                if self._session.formed and not self.rehearsing:
+                if self._session.formed:
                     self._check_interrupted()
                 time.sleep(every_s)
         return found
