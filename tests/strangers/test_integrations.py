@@ -3,6 +3,7 @@
 What callbacks are told, what is logged, and the final weights equal those of an undisturbed job; no survivor dies.
 """
 
+import itertools
 import json
 from collections import Counter
 
@@ -10,8 +11,6 @@ import pytest
 from killer import SCRIPTS
 
 from harness import PHASES, finish, json_lines, start
-
-pytestmark = pytest.mark.long
 
 WORLD = 4
 KILL_AT = 9
@@ -90,9 +89,13 @@ def undisturbed(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("rank", range(WORLD))
-@pytest.mark.parametrize("library", LIBRARIES)
+def in_a_step():
+    for library, rank, phase in itertools.product(LIBRARIES, range(WORLD), PHASES):
+        often = (rank, phase) == (1, "backward")  # in every `make test`
+        yield pytest.param(library, rank, phase, marks=() if often else (pytest.mark.long,))
+
+
+@pytest.mark.parametrize(("library", "rank", "phase"), list(in_a_step()))
 def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path, library, rank, phase):
     step = min(KILL_AT, LIBRARIES[library][0] - (phase == "between"))
     job = run_library(library, tmp_path, inject=[f"kill:rank={rank},step={step},phase={phase}"])
@@ -100,6 +103,7 @@ def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path, library,
     assert_only_this_rank_has_another_process(job, rank)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("library", "event"), BEHIND)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, library, rank, event):
@@ -113,6 +117,7 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
 TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vote"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("library", "case"),
     [
@@ -133,6 +138,7 @@ def test_two_deaths_change_nothing_in_other_cases(tmp_path, library, case):
     assert left_by(job) == reference, job.explain()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["sft", "dpo", "grpo", "grpo buffered"])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_trainers_of_trl_lose_nothing_that_they_log(tmp_path, case, rank):
@@ -146,6 +152,7 @@ def test_trainers_of_trl_lose_nothing_that_they_log(tmp_path, case, rank):
     assert_only_this_rank_has_another_process(job, rank)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("library", "saved"), [("hf_recoverable", 6), ("lightning_fit", 8)])
 def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved):
     """Lightning's is saved in the middle of an epoch. One rank dies before the first step behind it."""
@@ -162,6 +169,7 @@ def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved):
     assert left["final"] == reference["final"], second.explain()
 
 
+@pytest.mark.long
 def test_a_trainer_of_adapters_sends_only_these(tmp_path):
     words = ["--case", "lora"]
     reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))
@@ -171,6 +179,7 @@ def test_a_trainer_of_adapters_sends_only_these(tmp_path):
     assert len(sent) == 2 and max(sent) < 40_000, sent  # 2 layers x 2 projections x 2 x 64 x 4 bytes, three times
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("library", ["hf_recoverable", "lightning_fit"])
 def test_a_trainer_evaluates_after_training_although_a_rank_died_in_between(tmp_path, library):
     words = ["--case", "evaluates after"]

@@ -18,7 +18,8 @@ STEPS = 14
 KILLS = ["kill:rank=1,step=5,phase=backward", "kill:rank=0,step=9,phase=after_vote"]
 FAMILIES = ["llama3", "gpt-oss", "qwen3", "deepseek"]
 KINDS = ["pretrain", "continue", "finetune", "lora", "dpo"]
-OFTEN = {("llama3", "pretrain"), ("gpt-oss", "lora")}  # in every `make test`
+# In every `make test`: one of each family.
+OFTEN = {("llama3", "pretrain"), ("gpt-oss", "lora"), ("qwen3", "finetune"), ("deepseek", "dpo")}
 
 
 def recipes():
