@@ -118,10 +118,10 @@ class Publications:
         files = []
         for each in due:
             held, others = each.held()
-            parameters = {id(one.untyped_storage()) for one in each.module.parameters()}
+            parameters = {one.untyped_storage().data_ptr() for one in each.module.parameters()}
             # What is no parameter may change in the next forward pass, while the thread copies.
             held = {
-                name: tensor if id(tensor.untyped_storage()) in parameters else tensor.clone()
+                name: tensor if tensor.untyped_storage().data_ptr() in parameters else tensor.clone()
                 for name, tensor in held.items()
             }
             layout = lay_out(
