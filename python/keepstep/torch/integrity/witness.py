@@ -26,10 +26,21 @@ if TYPE_CHECKING:
     from keepstep._session import Session
     from keepstep.torch.state.registry import Registry
 
+_TIMES = ("_runtime", "_per_second", "step_time")
+
 
 def _digest(tensor: torch.Tensor) -> str:
     held = dense(tensor).cpu()
     return f"{_engine.digest(*piece(held)) & (2**64 - 1):016x}"
+
+
+def _without_times(value: Any) -> Any:
+    """Trainers log how long things took, under such names, and protect their logs: no two runs agree on that."""
+    if not isinstance(value, dict):
+        return [_without_times(item) for item in value] if isinstance(value, list) else value
+    pairs = value.get("__dict__", list(value.items()))  # a dictionary as keepstep sends it has a list of its items
+    kept = [[str(key), _without_times(item)] for key, item in pairs if not str(key).endswith(_TIMES)]
+    return sorted(kept, key=lambda pair: pair[0])
 
 
 class Witness:
@@ -69,7 +80,8 @@ class Witness:
         for name, tensor in flat.tensors.items():
             (state if name in shared else own)[name] = _digest(tensor)
             devices.add(tensor.device.type)
-        values = hashlib.blake2b(json.dumps(flat.values, sort_keys=True).encode(), digest_size=8).hexdigest()
+        compared = json.dumps(_without_times(flat.values))
+        values = hashlib.blake2b(compared.encode(), digest_size=8).hexdigest()
         bits = struct.pack("<d", loss).hex()
         self._write(
             {"committed": step, "loss": bits, "state": state, "own": own, "values": values, "devices": sorted(devices)}
