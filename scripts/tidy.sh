@@ -9,7 +9,7 @@ if ! command -v clang-tidy-19 >/dev/null; then
   sudo=""; [ "$(id -u)" = 0 ] || sudo=sudo
   $sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends clang-tidy-19 >/dev/null
 fi
-newest_header=$(find src include .clang-tidy -name '*.h' -o -name .clang-tidy | xargs ls -t | head -n 1)
+newest_header=$(find src include .clang-tidy -name '*.h' -o -name .clang-tidy | xargs ls -t | sed -n 1p)
 stale=()
 while read -r file; do
   stamp=build/tidy/$file
