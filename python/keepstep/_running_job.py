@@ -7,17 +7,34 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from keepstep._command import keepstep_command
 from keepstep._errors import KeepstepError
+
+AnyOfThem = TypeVar("AnyOfThem", bound="Closes")
+
+
+class Closes:
+    """What is closed at the end of a ``with``."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: AnyOfThem) -> AnyOfThem:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class NotThere(KeepstepError):
     """There is no such job, or it does not answer; it may only be starting or ending."""
 
 
-class RunningJob:
+class RunningJob(Closes):
     """Used in a ``with``. `job`: as for ``keepstep stacks``; `called`: what messages call it."""
 
     def __init__(self, job: str, key: Sequence[str] = (), called: str = "") -> None:
@@ -25,14 +42,6 @@ class RunningJob:
         self._command = [keepstep_command(), "ask", job, *key]
         self._process: subprocess.Popen[str] | None = None
         self._said: IO[bytes] | None = None
-
-    def __enter__(self) -> RunningJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """It can be asked again afterwards."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from keepstep import KeepstepError
-from keepstep.publications.safetensors import DTYPES, lay_out, read_layout
+from keepstep.checkpoint.safetensors import DTYPES, lay_out, read_layout
 from keepstep.torch.tensors import mapped
 
 

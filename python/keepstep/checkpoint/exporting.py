@@ -12,9 +12,9 @@ from pathlib import Path
 
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint import destinations, memory, tensors
+from keepstep.checkpoint.safetensors import DTYPES, lay_out
 from keepstep.checkpoint.words import in_bytes, parser
 from keepstep.data.builder.progress import Silent, progress
-from keepstep.publications.safetensors import DTYPES, lay_out
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 

@@ -56,10 +56,6 @@ class Job(RunningJob):
 
     def __init__(self, destination: str, key: Sequence[str] = ()) -> None:
         super().__init__(destination.removeprefix(SCHEME), key, called=destination)
-        self.destination = destination
-
-    def __enter__(self) -> Job:
-        return self
 
     def question(self, limit_s: float = _QUICK_S, **fields: Any) -> dict[str, Any]:
         return self.ask("memory", limit_s, **fields)
@@ -83,7 +79,7 @@ class Job(RunningJob):
                 do="texts", node=node, version=version["version"], sharding=version["sharding"], ranks=ranks
             )
             if not answer["texts"]:
-                raise KeepstepError(f"{self.destination}: node {node} sent an invalid answer")
+                raise KeepstepError(f"{self.called}: node {node} sent an invalid answer")
             for line in answer["texts"]:
                 rank = line["rank"]
                 if line["result"] == "good" and rank in ranks:
@@ -92,7 +88,7 @@ class Job(RunningJob):
                     nodes[rank].pop(0)  # ask another node
                 elif line["result"] == "corrupt":
                     raise KeepstepError(
-                        f"{self.destination}: the copy of the shard of rank {rank} on node {node} is corrupt"
+                        f"{self.called}: the copy of the shard of rank {rank} on node {node} is corrupt"
                     )
                 else:
                     return None
@@ -205,17 +201,17 @@ def look(job: Job, step: int | None) -> tuple[dict[str, Any], dict[str, Any], Co
         held = job.held()
         versions = held["versions"]
         if not versions:
-            raise KeepstepError(f"{job.destination}: {NOTHING}")
+            raise KeepstepError(f"{job.called}: {NOTHING}")
         wanted = [each for each in versions if (each["version"] == step if step is not None else not each["lost"])]
         if not wanted:
             there = ", ".join(f"{each['version']}{' (not complete)' if each['lost'] else ''}" for each in versions)
             what = "no complete step" if step is None else f"no step {step} (any more)"
-            raise KeepstepError(f"{job.destination}: {what} is in memory; there are {there}")
+            raise KeepstepError(f"{job.called}: {what} is in memory; there are {there}")
         texts = job.texts(wanted[0], held)
         if texts is not None:
             return held, wanted[0], contents(texts)
     raise KeepstepError(
-        f"{job.destination}: each step was overwritten while it was read, {_TRIES} times: the job's steps are too short"
+        f"{job.called}: each step was overwritten while it was read, {_TRIES} times: the job's steps are too short"
     )
 
 

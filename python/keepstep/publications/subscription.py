@@ -12,14 +12,13 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from keepstep import _checkpoint
 from keepstep._errors import JobOver, KeepstepError
-from keepstep._running_job import NotThere, RunningJob
+from keepstep._running_job import Closes, NotThere, RunningJob
 from keepstep.checkpoint.background import packets
-from keepstep.publications.safetensors import MAX_NAME_BYTES, read_layout
+from keepstep.checkpoint.safetensors import read_layout
+from keepstep.publications import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
     from keepstep.torch.tensors.mapped import Tensors
@@ -87,7 +86,7 @@ class Version:
             raise
 
 
-class Subscription:
+class Subscription(Closes):
     """Made by `subscribe`; for one thread of the process that made it. Used in a ``with``, or closed by `close`."""
 
     def __init__(self, name: str, job: RunningJob, where: str | None) -> None:
@@ -99,14 +98,6 @@ class Subscription:
         self._closed = False
         # None: the job runs on another machine.
         self._socket = None if where is None else _connect(where, job.called)
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the subscription; versions that it returned stay."""
@@ -245,8 +236,8 @@ class Subscription:
 
 def _connect(path: str, called: str) -> socket.socket:
     try:
-        return socket.socket(fileno=_checkpoint.connect_local(path))
-    except _checkpoint.Error as error:
+        return packets.connect(path)
+    except KeepstepError as error:
         raise JobOver(f"{called} has ended ({error})") from None
 
 

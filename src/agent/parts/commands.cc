@@ -117,6 +117,8 @@ void Commands::on_request(const nlohmann::json& request, const ControlDoor::Answ
                      : error_answer(std::string(done.status().message())));
   } else if (op == "memory") {
     parts_.memory.ask(request, answer);
+  } else if (parts_.publications == nullptr && (op == "publications" || op == "publication")) {
+    answer(error_answer("this launcher takes no publications; its log says why"));
   } else if (op == "publications") {
     answer(publications());
   } else if (op == "publication") {
@@ -169,9 +171,6 @@ nlohmann::json Commands::describe() const {
 }
 
 nlohmann::json Commands::publications() const {
-  if (parts_.publications == nullptr) {
-    return error_answer("this launcher takes no publications; its log says why");
-  }
   nlohmann::json found = nlohmann::json::array();
   for (const Publication& each : parts_.publications->newest()) {
     found.push_back({{"name", each.name},
@@ -188,9 +187,6 @@ nlohmann::json Commands::publications() const {
 }
 
 nlohmann::json Commands::piece_of_publication(const nlohmann::json& request) const {
-  if (parts_.publications == nullptr) {
-    return error_answer("this launcher takes no publications; its log says why");
-  }
   const auto piece = parts_.publications->read(request.at("name"), request.at("serial"), request.at("offset"));
   if (absl::IsNotFound(piece.status())) {
     return {{"ok", true}, {"gone", std::string(piece.status().message())}};

@@ -13,7 +13,7 @@ import torch
 
 import keepstep
 from harness import PHASES, ROOT, environment, finish, json_lines, start
-from keepstep.publications.safetensors import read_layout
+from keepstep.checkpoint.safetensors import read_layout
 from keepstep.torch.tensors import mapped
 from running_jobs import command, refused
 from several_nodes import TOKEN, free_port, kill, start_node

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from keepstep._errors import KeepstepError
-from keepstep.publications.safetensors import DTYPES, MAX_NAME_BYTES, Layout, lay_out
+from keepstep.checkpoint.safetensors import DTYPES, Layout, lay_out
+from keepstep.publications import MAX_NAME_BYTES
 from keepstep.torch.recovery import health
 from keepstep.torch.tensors.dtensor import is_dtensor
 from keepstep.torch.tensors.memory import dense

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from keepstep.publications.safetensors import Tensor
+from keepstep.checkpoint.safetensors import Tensor
 
 Tensors = dict[str, torch.Tensor]
 

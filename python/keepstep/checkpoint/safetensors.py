@@ -17,7 +17,6 @@ DTYPES = {
     "float8_e5m2": ("F8_E5M2", 1), "float8_e8m0fnu": ("F8_E8M0", 1), "complex64": ("C64", 8),
 }  # fmt: skip
 _NAMES = {name: (dtype, width) for dtype, (name, width) in DTYPES.items()}
-MAX_NAME_BYTES = 100  # of a publication: src/messages/publication_messages.h
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_DIMENSIONS = 64
 _ALIGNMENT = 64
