@@ -89,11 +89,14 @@ class Elastic:
         self.first.wait_for(lambda: len(self.steps()) >= wanted, f"step {wanted}")
 
     def wait_for_world(self, ranks, steps=2):
-        """Until the newest `steps` committed steps were made by so many ranks."""
+        """Until so many ranks have committed `steps` steps, and no others have since."""
 
         def there():
-            newest = self.steps()[-steps:]
-            return len(newest) == steps and all(line["world"] == ranks for line in newest)
+            prepared = self.events("generation_prepared")
+            if not prepared or prepared[-1]["ranks"] != ranks:
+                return False
+            committed = self.steps()
+            return bool(committed) and committed[-1]["step"] >= prepared[-1]["version"] + steps
 
         self.first.wait_for(there, f"step of {ranks} ranks")
 
@@ -178,11 +181,15 @@ class Elastic:
     def stop(self):
         """Asks the job to stop after its step; the job as node 0 saw it."""
         self.first.process.send_signal(signal.SIGUSR1)
+        return self.end(NOTICE)
+
+    def end(self, expected=0):
+        """Waits until the job ends, on all nodes with this exit code; the job as node 0 saw it."""
         codes = {}
         for rank, node in self.launchers.items():
             node.process.wait(60)
             codes[rank] = node.process.returncode
-        assert set(codes.values()) == {NOTICE}, f"exit codes {codes}\n{self.first.output()}"
+        assert set(codes.values()) == {expected}, f"exit codes {codes}\n{self.first.output()}"
         notes = [line for path in sorted(self.folder.glob("*.jsonl")) for line in json_lines(path)]
         return Job(
             self.folder, self.first.command, self.first.process.returncode, self.first.output(),

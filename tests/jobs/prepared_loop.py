@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import struct
+import time
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
@@ -18,6 +19,8 @@ parser.add_argument("--case", default="plain")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--samples", type=int, default=26)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--global-batch", type=int, help="samples; then nothing is accumulated but what follows from it")
+parser.add_argument("--sleep", type=float, default=0, help="in each step, seconds")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--break-at", type=int, default=0, help="leave each epoch after a step that this divides")
 parser.add_argument("--evaluate", action="store_true", help="behind each epoch")
@@ -119,29 +122,33 @@ def train(run):
     optimizers = [state.optimizer, state.other] if args.case == "two" else state.optimizer
     scaler = None
     prepared = run.prepare(
-        state.model, optimizers, make_loader(), **moves, last_step=args.last_step, scaler=getattr(state, "scaler", None)
-    )
+        state.model, optimizers, make_loader(), **moves, global_batch=args.global_batch, last_step=args.last_step,
+        scaler=getattr(state, "scaler", None),
+    )  # fmt: skip
     if args.case == "scaler":
         model, optimizer, loader, scaler = prepared
     else:
         model, optimizer, loader = prepared
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
+    accumulate = args.accumulate if args.case == "hasty" else loader.accumulation or args.accumulate
     ids, losses = [], []
     for epoch in loader.epochs(args.epochs) if args.evaluate else range(args.epochs):
         model.train()
         for number, (indices, x, y) in enumerate(loader):
             ids += indices.tolist()
-            loss = loss_function(model(x), y) / args.accumulate
+            loss = loss_function(model(x), y) / accumulate
             losses.append(loss.item())
             (loss if scaler is None else scaler.scale(loss)).backward()
-            if (number + 1) % args.accumulate and args.case != "flushed":
+            ends = loader.ends_step if args.global_batch and args.case != "hasty" else (number + 1) % accumulate == 0
+            if not ends and not (args.case == "flushed" and number + 1 == len(loader)):
                 continue
-            if args.case == "flushed" and (number + 1) % args.accumulate and number + 1 < len(loader):
-                continue
+            if args.global_batch:
+                note(step=loader.step, generation=run.generation, ids=ids, loss=sum(losses) / run.world_size)
+                time.sleep(args.sleep)
             bits = struct.pack(f"<{len(losses)}d", *losses).hex()
             rate = state.optimizer.param_groups[0]["lr"]
-            loader.log(**{f"ids_{run.rank}": ids, f"bits_{run.rank}": bits}, rate=rate, epoch=epoch)
+            loader.log(**{f"ids_{run.rank}": ids, f"bits_{run.rank}": bits}, rate=rate, epoch=epoch, world=run.world_size)
             if scaler is not None:
                 scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from killer import SCRIPTS
 
+from elastic_jobs import Elastic
 from harness import PHASES, finish, json_lines, start
 
 WORLD = 4
@@ -112,6 +113,40 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
     assert (tmp_path / "died").exists(), job.explain()
     assert left_by(job) == undisturbed(library), job.explain()
     assert_only_this_rank_has_another_process(job, rank)
+
+
+SIZES = {"hf_recoverable": (48, 40), "accelerate_loop": (24, 10)}  # samples of a step; steps, or epochs of 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", SIZES)
+def test_the_world_changes_and_losses_do_not(tmp_path, library):
+    """2, 1, 4, 3, 2 ranks, with a kill and a lost node: with a global batch, what is logged stays, within rounding."""
+    batch, until = SIZES[library]
+    words = ["--global-batch", batch]
+    folder = tmp_path / "elastic"
+    with Elastic(folder, *words, "--until", until, "--sleep", 0.15, script=SCRIPTS / f"{library}.py") as job:
+        job.shrink_grow_and_lose_a_rank()
+        job.scale(3)
+        job.wait_for_world(3)
+        job.lose(1)
+        done = job.end()
+    reference = run_library(library, tmp_path / "fixed", *words, spares=0, until=until)
+    assert done.exit_code == reference.exit_code == 0, done.explain() + reference.explain()
+    assert {line["to"] for line in done.events("resized")} == {1, 2, 3, 4}
+    assert [line["step"] for line in done.metrics] == [line["step"] for line in reference.metrics]
+    assert told_of(folder) == pytest.approx(told_of(tmp_path / "fixed"), rel=1e-3)
+
+
+def told_of(folder):
+    """Each event with its numbers, as one flat dict."""
+    lines = json_lines(folder / "told.jsonl")
+    return {
+        f"{number}: {line['event']} {name}": value
+        for number, line in enumerate(lines)
+        for name, value in line.items()
+        if name != "event"
+    }
 
 
 TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vote"]

@@ -44,6 +44,9 @@ BENCHMARKS = {
     "transport": Benchmark(
         "comm.transport", "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)"
     ),
+    "libraries": Benchmark(
+        "recovery.libraries", "overhead and recovery of Hugging Face's Trainer, Accelerate and Lightning, against torchrun"
+    ),
     "parity": Benchmark("checkpoint.parity", "Reed-Solomon coding per core, beside ISA-L's own loop"),
     "data-build": Benchmark(
         "data.build", "from text to a token corpus, against megatron-core and Hugging Face datasets"

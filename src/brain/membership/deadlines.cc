@@ -44,9 +44,11 @@ std::optional<Time> Deadlines::deadline_of(WorkerId id, const Roster::Worker& wo
     deadline = job_.start_deadline(worker);
   } else if (job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && worker.recoverable &&
              !job_.round.has_answered(worker.rank)) {
-    // A plain script need not answer at all, and a newcomer may still be loading its training data.
+    // A newcomer may still be loading its training data.
     deadline = std::max(prepared_at_, worker.recoverable_since) +
                (builds(worker) ? job_.config.start_timeout : job_.config.interrupt_timeout);
+  } else if (starts_late(worker)) {
+    deadline = prepared_at_ + start_limit();
   }
   return deadline && worker.killed_at ? std::max(*deadline, *worker.killed_at + job_.config.repeat_after) : deadline;
 }
@@ -58,6 +60,9 @@ std::string Deadlines::lateness_of(WorkerId id, const Roster::Worker& worker) co
   if (worker.status == Roster::Status::kStarting) {
     return "it did not ask for a rank within " + seconds_text(job_.config.start_timeout) + " of its start";
   }
+  if (starts_late(worker)) {
+    return rank_text(worker.rank) + " did not come to its recoverable function within " + seconds_text(start_limit());
+  }
   return rank_text(worker.rank) +
          (builds(worker) ? " did not get ready within " + seconds_text(job_.config.start_timeout)
                          : " did not leave its step within " + seconds_text(job_.config.interrupt_timeout));
@@ -67,5 +72,16 @@ std::string Deadlines::lateness_of(WorkerId id, const Roster::Worker& worker) co
 bool Deadlines::builds(const Roster::Worker& worker) const {
   return job_.placement.newcomer(worker.rank) || job_.holdings.sharding() != job_.holdings.kept_in();
 }
+
+// A member that is not in its recoverable function yet, and takes the place of one that was. A plain script never gets
+// there and need not answer. Behind the first function, what a newcomer does on the way was never timed.
+bool Deadlines::starts_late(const Roster::Worker& worker) const {
+  return job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && !worker.recoverable &&
+         job_.ever_formed && job_.functions == 0 && job_.longest_start && job_.placement.newcomer(worker.rank) &&
+         !job_.round.has_answered(worker.rank);
+}
+
+// It does what the first members did before their function.
+Time Deadlines::start_limit() const { return job_.config.start_timeout + 2 * *job_.longest_start; }
 
 }  // namespace keepstep::brain

@@ -1,5 +1,5 @@
-// Who is late: workers that do not ask for a rank, members that do not leave their step, and workers that are to end.
-// Pure.
+// Who is late: workers that do not ask for a rank, members that do not leave their step or do not come
+// to it, and workers that are to end. Pure.
 #pragma once
 
 #include "brain/membership/job.h"
@@ -21,6 +21,8 @@ class Deadlines {
   std::optional<Time> deadline_of(WorkerId id, const Roster::Worker& worker) const;
   std::string lateness_of(WorkerId id, const Roster::Worker& worker) const;
   bool builds(const Roster::Worker& member) const;
+  bool starts_late(const Roster::Worker& worker) const;
+  Time start_limit() const;
 
   Job& job_;
   Time prepared_at_{};

@@ -62,6 +62,7 @@ struct Job {
   // formed, held or saved, belong to the current one.
   uint32_t functions = 0;
   bool ever_formed = false;
+  std::optional<Time> longest_start;  // before that: from a worker's spawn to its recoverable function
   Round round;                    // the newest one prepared
   std::optional<Decide> decided;  // over the previous generation
 

@@ -112,7 +112,9 @@ void Membership::on(const WorkerParked& event) {
 
 void Membership::on(const WorkerRecoverable& event) {
   if (Worker* worker = job_.roster.find(event.worker)) {
-    worker->recoverable = true;
+    if (!std::exchange(worker->recoverable, true) && !job_.ever_formed) {
+      job_.longest_start = std::max(job_.longest_start.value_or(Time{}), job_.now - worker->spawned_at);
+    }
     worker->recoverable_since = job_.now;
     deadlines_.watch(event.worker);
   }

@@ -3,6 +3,7 @@ needs."""
 
 import json
 import os
+import time
 from pathlib import Path
 
 import mine
@@ -31,7 +32,8 @@ class Pairs(Dataset):
 
 
 def training_function(chosen):
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, global_batch=chosen.global_batch)
+    epochs = chosen.until if chosen.global_batch else EPOCHS
     told = Path(chosen.out) / "told.jsonl"
     set_seed(42)
     train_dataloader = DataLoader(Pairs(90), shuffle=True, batch_size=4)
@@ -47,14 +49,14 @@ def training_function(chosen):
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    lr_scheduler = get_linear_schedule_with_warmup(optimizer, 4, len(train_dataloader) * EPOCHS)
+    lr_scheduler = get_linear_schedule_with_warmup(optimizer, 4, len(train_dataloader) * epochs)
     model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(
         model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
     )
 
     @accelerator.recoverable
     def train():
-        for epoch in accelerator.epochs(EPOCHS):
+        for epoch in accelerator.epochs(epochs):
             model.train()
             for batch in train_dataloader:
                 with accelerator.accumulate(model):
@@ -63,6 +65,7 @@ def training_function(chosen):
                     accelerator.backward(loss)
                     if accelerator.sync_gradients:
                         accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                    time.sleep(chosen.sleep)
                     optimizer.step()
                     lr_scheduler.step()
                     optimizer.zero_grad()

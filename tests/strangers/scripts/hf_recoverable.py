@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import mine
@@ -42,6 +43,14 @@ class Dies(TrainerCallback):
         if not name.startswith("on_"):
             return super().__getattribute__(name)
         return lambda args, state, control, **kwargs: mine.may_die(self.chosen, name, state.global_step)
+
+
+class Slow(TrainerCallback):
+    def __init__(self, sleep_s):
+        self.sleep_s = sleep_s
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        time.sleep(self.sleep_s)
 
 
 class Told(TrainerCallback):
@@ -104,11 +113,11 @@ def main(chosen):
         args=TrainingArguments(output_dir=str(folder), **(arguments | CASES[chosen.case])),
         train_dataset=Text(),
         eval_dataset=Text(16),
-        callbacks=[Dies(chosen), Told(chosen.out)],
+        callbacks=[Dies(chosen), Told(chosen.out), Slow(chosen.sleep)],
     )
     if chosen.case == "stops early":
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2, early_stopping_threshold=100))
-    trainer = recoverable(trainer)
+    trainer = recoverable(trainer, global_batch=chosen.global_batch)
     trainer.train(resume_from_checkpoint=bool(chosen.saves) and any(folder.glob("checkpoint-*")))
     if chosen.case == "evaluates after":
         mine.may_die(chosen, "behind", 0)

@@ -21,6 +21,8 @@ def options():
     )
     parser.add_argument("--die", default="", metavar="RANK:EVENT:NUMBER", help="is killed there, once in the job")
     parser.add_argument("--case", default="plain", help="of a script that has several")
+    parser.add_argument("--global-batch", type=int, help="samples of a step, for elastic jobs")
+    parser.add_argument("--sleep", type=float, default=0, help="in each step, seconds")
     parser.add_argument("--saves", help="folder of checkpoints that another job may have left")
     return parser.parse_args()
 

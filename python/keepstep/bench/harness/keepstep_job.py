@@ -121,11 +121,13 @@ class KeepstepJob:
         self.membership = Membership()
         self.commits = CommitReader(folder / "commits")
         self._journal = AppendedLines(self.run / "journal.jsonl")
-        script = [
-            *(str(JOBS / "keepstep_gpt.py"), *workload.arguments(), "--until", str(until)),
-            *("--commits", str(self.commits.folder), "--ballast-mib", str(ballast_mib), *options),
-        ]
-        self.job: Job = self.launch(spares, script, job_environment())
+        script = [*self.script(until), "--ballast-mib", str(ballast_mib)] if ballast_mib else self.script(until)
+        self.job: Job = self.launch(spares, [*script, *options], job_environment())
+
+    def script(self, until: int) -> list[str]:
+        """The training script and its options; `until`: its last step."""
+        words = [str(JOBS / "keepstep_gpt.py"), *self.workload.arguments(), "--until", str(until)]
+        return [*words, "--commits", str(self.commits.folder)]
 
     def launch(self, spares: int, script: Sequence[str], environment: Mapping[str, str]) -> Job:
         """Starts everything. Returns the launcher whose end is the job's end."""

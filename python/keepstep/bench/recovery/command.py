@@ -73,6 +73,7 @@ class _Bench:
         self.chosen = chosen
         self.processes = processes
         self.out: Path = chosen.out
+        self.kind = FAULTS[chosen.fault]
         self.workload = Workload(seed=chosen.seed)
         self.load_before = os.getloadavg()[0]
         self.result: dict[str, Any] = {}
@@ -81,7 +82,7 @@ class _Bench:
         samples_module.write_samples(self.out / "samples.jsonl", measured)
 
     def keepstep(self) -> None:
-        self.workload, step_s = calibrate(self.processes, self.workload, self.out, self.chosen.fault)
+        self.workload, step_s = calibrate(self.processes, self.workload, self.out, self.kind)
         with progress_bar() as bar:
             task = bar.add_task("keepstep", total=self.chosen.kills, note="")
             disturbed = disturb(
@@ -91,11 +92,11 @@ class _Bench:
                 self.chosen.kills,
                 step_s,
                 lambda done, note: bar.update(task, completed=done, note=note),
-                self.chosen.fault,
+                self.kind,
             )
             bar.update(task, note="trains undisturbed, to compare")
             peaceful, peaceful_step_s = undisturbed(
-                self.processes, self.workload, self.out / "undisturbed", disturbed.last_step, self.chosen.fault
+                self.processes, self.workload, self.out / "undisturbed", disturbed.last_step, self.kind
             )
         # The long undisturbed run gives a better median step than the calibration.
         for sample in disturbed.samples:
@@ -122,7 +123,7 @@ class _Bench:
                     SWEEP_KILLS,
                     float(self.result["keepstep"]["step_s"]),
                     lambda done, note, task=task: bar.update(task, completed=done, note=note),  # type: ignore[misc]
-                    self.chosen.fault,
+                    self.kind,
                     ballast_mib=mebibytes,
                 )
                 self._keep(disturbed.samples)

@@ -38,12 +38,14 @@ class Disturbed:
     last_step: int
 
 
-def undisturbed(processes: Processes, workload: Workload, folder: Path, until: int, fault: str) -> tuple[Path, float]:
+def undisturbed(
+    processes: Processes, workload: Workload, folder: Path, until: int, kind: type[KeepstepJob]
+) -> tuple[Path, float]:
     """Trains `until` steps undisturbed. Returns the run directory and the median step in seconds.
 
-    `fault`: one of FAULTS. The job is of the kind that suffers this fault, so its steps are as long.
+    `kind`: that of the job that is disturbed, so its steps are as long.
     """
-    job = FAULTS[fault](processes, workload, folder, until, spares=0)
+    job = kind(processes, workload, folder, until, spares=0)
     code = wait_for("the end of the undisturbed run", None, 60 + 10.0 * until, lambda: job.job.process.poll())
     job.stop()
     job.poll()
@@ -53,10 +55,10 @@ def undisturbed(processes: Processes, workload: Workload, folder: Path, until: i
     return job.run, step_s
 
 
-def calibrate(processes: Processes, workload: Workload, folder: Path, fault: str) -> tuple[Workload, float]:
+def calibrate(processes: Processes, workload: Workload, folder: Path, kind: type[KeepstepJob]) -> tuple[Workload, float]:
     """Returns the workload with steps of at least 200 ms on this machine, and the median step in seconds."""
     for attempt in range(3):
-        _, step_s = undisturbed(processes, workload, folder / f"calibration-{attempt}", CALIBRATION_STEPS, fault)
+        _, step_s = undisturbed(processes, workload, folder / f"calibration-{attempt}", CALIBRATION_STEPS, kind)
         longer = workload.longer(step_s)
         if longer == workload:
             return workload, step_s
@@ -71,7 +73,7 @@ def disturb(
     kills: int,
     step_s: float,
     progress: Progress,
-    fault: str,
+    kind: type[KeepstepJob],
     ballast_mib: int = 0,
 ) -> Disturbed:
     """Kills a random rank, or node, `kills` times, each time once the job is whole again and spares are parked.
@@ -79,7 +81,7 @@ def disturb(
     The instant is uniform over one step; `step_s` is its median length in seconds.
     """
     random_of = random.Random(f"keepstep {workload.seed} {ballast_mib}")
-    job = FAULTS[fault](processes, workload, folder, until=1_000_000, ballast_mib=ballast_mib)
+    job = kind(processes, workload, folder, until=1_000_000, ballast_mib=ballast_mib)
     samples: list[Sample] = []
     done: list[Kill] = []
     for number in range(kills):

@@ -54,16 +54,24 @@ class Torchrun:
     def start_agent(self, options: list[str], log: str) -> Job:
         return self._processes.start(
             [
-                *(sys.executable, "-m", "torch.distributed.run", *options),
-                *("--max-restarts", str(2 * self._kills + 3)),
-                *(str(JOBS / "torchrun_gpt.py"), *self.workload.arguments(), "--until", "1000000"),
-                *("--commits", str(self.commits.folder), "--checkpoints", str(self.checkpoints)),
+                *self.command([*options, "--max-restarts", str(2 * self._kills + 3)]),
+                *self.script(),
             ],
             job_environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
             self._folder / log,
         )
 
+    @staticmethod
+    def command(options: list[str]) -> list[str]:
+        return [sys.executable, "-m", "torch.distributed.run", *options]
+
+    def script(self) -> list[str]:
+        """The training script and its options."""
+        words = [str(JOBS / "torchrun_gpt.py"), *self.workload.arguments(), "--until", "1000000"]
+        return [*words, "--commits", str(self.commits.folder), "--checkpoints", str(self.checkpoints)]
+
     def checkpoint(self) -> int:
+        """The newest step that is saved."""
         try:
             return int((self.checkpoints / "latest").read_text())
         except FileNotFoundError:

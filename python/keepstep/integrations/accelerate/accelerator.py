@@ -26,6 +26,7 @@ from keepstep.integrations.accelerate.prepared import (
     TrainingScheduler,
 )
 from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
+from keepstep.torch.prepared.fixed_batch import batches_of
 from keepstep.torch.runtime.run import Run
 
 P = ParamSpec("P")
@@ -39,12 +40,17 @@ class Accelerator(accelerate.Accelerator):
     The first ``DataLoader`` that is prepared is the training data; others are evaluated. Gradients are accumulated by
     ``accumulate``, schedules move with the optimizer.
 
+    Args:
+        global_batch: samples of a step over all ranks, at every number of ranks: ``gradient_accumulation_steps`` follows
+            from it, and schedules move once in a step. An elastic job needs it.
+
     Raises:
         KeepstepError: something cannot be recovered; says what.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, global_batch: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._global_batch = global_batch
         self._training: TrainingLoader | None = None
         self._run: Run | None = None  # while the training function runs
         if session_or_none() is not None:
@@ -83,7 +89,10 @@ class Accelerator(accelerate.Accelerator):
         if session_or_none() is None or isinstance(data_loader, TrainingLoader | EvaluationLoader):
             return super().prepare_data_loader(data_loader, *args, **kwargs)
         if self._training is None:
-            self._training = TrainingLoader(data_loader, self)
+            per_step = None
+            if self._global_batch is not None:
+                per_step = batches_of(self._global_batch, data_loader, "Accelerator")
+            self._training = TrainingLoader(data_loader, self, per_step)
             self._dataloaders.append(self._training)
             return self._training
         share = functools.partial(super().prepare_data_loader, data_loader, *args, **kwargs)
@@ -95,6 +104,7 @@ class Accelerator(accelerate.Accelerator):
             if isinstance(scheduler, ReduceLROnPlateau):
                 raise KeepstepError("Accelerator: ReduceLROnPlateau moves outside of the commit; take another schedule")
             prepared.__class__ = TrainingScheduler
+            prepared.split_batches |= self._global_batch is not None  # Accelerate's: it moves once, not once a rank
         return prepared
 
     def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,6 +150,8 @@ class Accelerator(accelerate.Accelerator):
         process_state.enter(run)
         self.step = 0
         prepared_loader = self._loader.enter(run)
+        if prepared_loader.accumulation is not None:
+            self.gradient_accumulation_steps = prepared_loader.accumulation
         optimizers = [each.optimizer for each in self._optimizers]
         updates = Updates(prepared_loader, optimizers, self._schedulers, [], None, waits_for_scaler=False)
         for each in self._optimizers:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from keepstep import KeepstepError
 from keepstep.torch.prepared.batch_source import source_of
+from keepstep.torch.prepared.fixed_batch import require_fitting_world
 from keepstep.torch.prepared.prepared_loader import PreparedLoader
 
 if TYPE_CHECKING:
@@ -77,8 +78,14 @@ class TrainingLoader(_Loader):
 
     _now: PreparedLoader | None = None
 
+    def __init__(self, plain: DataLoader[Any], accelerator: Accelerator, per_step: int | None) -> None:
+        """`per_step`: batches of a step over all ranks; None: as many as the script accumulates."""
+        super().__init__(plain, accelerator)
+        self._per_step = per_step
+
     def enter(self, run: Run) -> PreparedLoader:
-        self._now = PreparedLoader(run, source_of(self.plain, run._session), None)
+        require_fitting_world(run, self._per_step, "Accelerator", None)
+        self._now = PreparedLoader(run, source_of(self.plain, run._session), None, self._per_step)
         return self._now
 
     @property
@@ -92,11 +99,11 @@ class TrainingLoader(_Loader):
 
     def __len__(self) -> int:
         """This rank's batches of an epoch."""
-        return self._now.batches_per_epoch if self._now is not None else -(-len(self.plain) // self._world)
-
-    @property
-    def _world(self) -> int:
-        return int(self._accelerator.num_processes)
+        if self._now is not None:
+            return self._now.batches_per_epoch
+        world = int(self._accelerator.num_processes)
+        unit = self._per_step or world
+        return -(-len(self.plain) // unit) * unit // world
 
     def log(self, **values: Any) -> None:
         """See `PreparedLoader.log`."""

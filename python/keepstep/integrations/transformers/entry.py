@@ -22,6 +22,7 @@ from keepstep.integrations.transformers.rank_values import RankValues
 from keepstep.torch.distributed import agreement
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedSchedule, Updates
+from keepstep.torch.prepared.fixed_batch import require_fitting_world
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -38,14 +39,18 @@ class Entry:
         replaying: the loop is in the last committed step, whose update is done.
     """
 
-    def __init__(self, trainer: Any, run: Run, state: State, plain: DataLoader[Any]) -> None:
+    def __init__(self, trainer: Any, run: Run, state: State, plain: DataLoader[Any], per_step: int | None) -> None:
+        """`per_step`: batches of a step over all ranks; None: as many as the Trainer's arguments say."""
         self._trainer: Any = trainer
         self._run = run
         self._state = state
         handler = trainer.accelerator.ddp_handler
         trainer.model_wrapped = run.ddp(trainer.model, **({} if handler is None else handler.to_kwargs()))
         process_state.enter(run)
-        self.loader = TrainerLoader(run, source_of(plain, run._session), self, plain.dataset)
+        require_fitting_world(run, per_step, "recoverable(trainer)", None)
+        self.loader = TrainerLoader(run, source_of(plain, run._session), self, plain.dataset, per_step)
+        if self.loader.accumulation is not None:
+            trainer.args.gradient_accumulation_steps = self.loader.accumulation
         trainer.lr_scheduler = PreparedSchedule(state.schedule)
         updates = Updates(self.loader, [state.optimizer], [trainer.lr_scheduler], [], None, waits_for_scaler=False)
         trainer.optimizer = TrainerOptimizer(state.optimizer, updates, self)

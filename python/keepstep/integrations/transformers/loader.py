@@ -40,8 +40,8 @@ class TrainerLoader(PreparedLoader):
         entry: that it belongs to.
     """
 
-    def __init__(self, run: Run, source: BatchSource, entry: Entry, dataset: Any) -> None:
-        super().__init__(run, source, None)
+    def __init__(self, run: Run, source: BatchSource, entry: Entry, dataset: Any, per_step: int | None) -> None:
+        super().__init__(run, source, None, per_step)
         self.entry = entry
         self.dataset = dataset
 

@@ -25,6 +25,7 @@ from keepstep.integrations.transformers.entry import Entry
 from keepstep.integrations.transformers.loader import TrainerLoader
 from keepstep.integrations.transformers.progress import Progress
 from keepstep.integrations.transformers.rank_values import RankValues
+from keepstep.torch.prepared.fixed_batch import batches_of
 from keepstep.torch.runtime.run import Run
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
@@ -32,11 +33,15 @@ R = TypeVar("R")
 _HERE = "the last committed step"  # instead of a checkpoint's path
 
 
-def recoverable(trainer: AnyTrainer) -> AnyTrainer:
+def recoverable(trainer: AnyTrainer, *, global_batch: int | None = None) -> AnyTrainer:
     """`trainer` itself: its ``train()`` loses no committed step under ``keepstep run``. Without it nothing changes.
 
     A rank that dies is replaced, and all ranks go on from the last committed step, in the same process: no checkpoint
     is loaded, nothing is downloaded or tokenized again. Callbacks hear of each event of a step once.
+
+    Args:
+        global_batch: samples of a step over all ranks, at every number of ranks: ``gradient_accumulation_steps`` follows
+            from it. An elastic job needs it. None: as many as the arguments and the number of ranks make.
 
     Raises:
         KeepstepError: this Trainer cannot be recovered; says why.
@@ -46,6 +51,8 @@ def recoverable(trainer: AnyTrainer) -> AnyTrainer:
     if not isinstance(trainer, RecoverableTrainer):
         kind = type(trainer)
         trainer.__class__ = type(f"Recoverable{kind.__name__}", (RecoverableTrainer, kind), {})
+    if global_batch is not None:
+        trainer.global_batch = global_batch
     return trainer
 
 
@@ -55,6 +62,7 @@ class RecoverableTrainer(Trainer):
     # Names of attributes that a subclass changes in training, and that may differ between ranks: numbers, text, tensors
     # and containers of these.
     rank_values: tuple[str, ...] = ()
+    global_batch: int | None = None  # see `recoverable`
 
     lr_scheduler: Any
     _entry: Entry | None = None  # while the training function runs
@@ -68,7 +76,8 @@ class RecoverableTrainer(Trainer):
 
         @keepstep.recoverable
         def trainers_loop(run: Run) -> list[Any]:
-            self._entry = Entry(self, run, run.setup(self._build), self._plain_loader())
+            state, plain = run.setup(self._build), self._plain_loader()
+            self._entry = Entry(self, run, state, plain, self._batches_per_step(plain))
             self._lacks_training = False
             resume = resume_from_checkpoint if run.version == 0 else None
             return list(train(resume, **kwargs))
@@ -117,11 +126,14 @@ class RecoverableTrainer(Trainer):
     def _build(self) -> keepstep.State:
         """What is protected; before this process has a rank."""
         plain = self._plain_loader()
-        world = session_or_none().welcome.world  # type: ignore[union-attr]
+        per_step = self._batches_per_step(plain)
+        round_size = per_step or session_or_none().welcome.world  # type: ignore[union-attr]
         self.create_optimizer()
         if self.lr_scheduler is None or self._created_lr_scheduler:
             self.lr_scheduler = None
-            *_, max_steps = self.set_initial_training_values(self.args, _Sized(plain.dataset, -(-len(plain) // world)))
+            rounds = -(-len(plain) // round_size)
+            with self._without_accumulation():
+                *_, max_steps = self.set_initial_training_values(self.args, _Sized(plain.dataset, rounds))
             self.create_scheduler(num_training_steps=max_steps)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau):
             raise KeepstepError(
@@ -139,8 +151,22 @@ class RecoverableTrainer(Trainer):
 
     def _plain_loader(self) -> DataLoader[Any]:
         """The DataLoader that the Trainer would share out among the ranks."""
-        with _not_prepared(self.accelerator):
+        with _not_prepared(self.accelerator), self._without_accumulation():
             return super().get_train_dataloader()
+
+    def _batches_per_step(self, plain: DataLoader[Any]) -> int | None:
+        return None if self.global_batch is None else batches_of(self.global_batch, plain, "recoverable")
+
+    @contextlib.contextmanager
+    def _without_accumulation(self) -> Iterator[None]:
+        """For what must not depend on the number of ranks, from which accumulation follows if there is a global batch."""
+        before = self.args.gradient_accumulation_steps
+        if self.global_batch is not None:
+            self.args.gradient_accumulation_steps = 1
+        try:
+            yield
+        finally:
+            self.args.gradient_accumulation_steps = before
 
     # ---- the Trainer's loop ----
 

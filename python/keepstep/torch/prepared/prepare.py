@@ -14,6 +14,7 @@ from keepstep.torch.data_parallel.replicate import Replicate
 from keepstep.torch.distributed import foreign_groups
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedOptimizer, PreparedScaler, Updates
+from keepstep.torch.prepared.fixed_batch import batches_of, require_fitting_world
 from keepstep.torch.prepared.prepared_loader import PreparedLoader
 from keepstep.torch.tensors import dtensor
 
@@ -32,6 +33,7 @@ def prepare(
     schedule: Any,
     epoch_schedule: Any,
     scaler: torch.amp.GradScaler | None,
+    global_batch: int | None,
     last_step: int | None,
     veto: Callable[[Any], str | bool | None] | None,
 ) -> tuple[Any, ...]:
@@ -40,13 +42,7 @@ def prepare(
     _require_protected(run, optimizers, "optimizer")
     if scaler is not None:
         _require_protected(run, [scaler], "scaler")
-    if run._session.welcome.elastic:
-        raise KeepstepError(
-            "run.prepare: this job is elastic (--nnodes MIN:MAX or --min-replicas), and how many batches a step "
-            "of this loop takes follows from the number of ranks, so another number would train another model. Write "
-            "the loop over run.steps(..., global_batch=...), which keeps the batch, or give the job a fixed number of "
-            "ranks"
-        )
+    per_step = None if global_batch is None else batches_of(global_batch, loader, "run.prepare")
     wrapped = model if isinstance(model, DistributedDataParallel | Replicate) else _wrap(run, model)
     if isinstance(wrapped, Replicate) and wrapped.reproducible:
         raise KeepstepError(
@@ -60,7 +56,8 @@ def prepare(
             f"run.prepare: the {run.version} steps so far did not use its loader, so where it goes on is unknown. "
             "Write the loop over run.steps, or begin with step 0: another place for run.checkpoint"
         )
-    prepared = PreparedLoader(run, source_of(loader, run._session), last_step)
+    require_fitting_world(run, per_step, "run.prepare", last_step)
+    prepared = PreparedLoader(run, source_of(loader, run._session), last_step, per_step)
     updates = Updates(prepared, optimizers, _listed(schedule), _listed(epoch_schedule), veto, scaler is not None)
     ours = [PreparedOptimizer(each, updates) for each in optimizers]
     result = (wrapped, ours[0] if isinstance(optimizer, Optimizer) else ours, prepared)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 _ENDLESS = 1 << 62
+_LOOP = 0x6C6F6F70  # of random numbers: not those of the data
 
 
 class LoaderStep(OpenStep):
@@ -46,6 +47,13 @@ class LoaderStep(OpenStep):
             )
 
     def _check_complete(self) -> None:
+        accumulation = self._loader.accumulation
+        if accumulation not in (None, self.batches):
+            raise KeepstepError(
+                f"step {self.number}: the optimizer steps after {self.batches} of this rank's batches, and with this "
+                f"global_batch a step has {accumulation} on each of {self.run.world_size} ranks. Step where "
+                "`loader.ends_step` is true, and divide the loss by `loader.accumulation`"
+            )
         if 0 < self._forwards < self.batches:  # none is seen of a compiled model
             raise KeepstepError(
                 f"step {self.number}: the loop took {self.batches} batches and computed {self._forwards}. After a "
@@ -81,7 +89,8 @@ class PreparedLoader:
 
     A round is one batch for each rank: rank r gets batch ``r`` of the next `world_size` batches of the DataLoader. The
     last round of an epoch is filled with the first batches of the next one, which that does not yield again; so no
-    batch is dropped, and none is used twice. The k-th iteration of an entry of the training function is epoch k: it
+    batch is dropped, and none is used twice. With a global batch, the last step of an epoch is filled in this way. The
+    k-th iteration of an entry of the training function is epoch k: it
     yields nothing if that epoch is over, so ``for epoch in range(n)`` goes on where it was. `set_epoch` chooses
     another.
 
@@ -89,17 +98,21 @@ class PreparedLoader:
 
     Attributes:
         batches_per_epoch: of this rank, if none is used yet.
+        accumulation: this rank's batches of each step, if the global batch is given; else None, the loop decides.
     """
 
-    def __init__(self, run: Run, source: BatchSource, last_step: int | None) -> None:
+    def __init__(self, run: Run, source: BatchSource, last_step: int | None, per_step: int | None = None) -> None:
+        """`per_step`: batches of each step over all ranks, a multiple of the number of ranks; None: the loop decides."""
         self._run = run
         self._source = source
         self._size = run.world_size  # of a round
+        self._unit = per_step or self._size  # an epoch has a whole number of these
+        self.accumulation = None if per_step is None else per_step // self._size
         self._last_step = _ENDLESS if last_step is None else last_step
         if run._session.witness is not None:
             self._last_step = run._session.witness.bounded(self._last_step)
         begin: int = run._committed.position
-        self._base = begin % self._size  # where rounds begin; not at 0 only in a job that began with other sizes
+        self._base = begin % self._unit  # where units begin; not at 0 only in a job that began with other sizes
         self._taken = begin  # batches of all ranks that are handed out
         self._coming = 0  # the epoch that the next iteration is
         self._remaining: int | None = None  # batches of the current iteration
@@ -126,6 +139,13 @@ class PreparedLoader:
         """The step that the newest batch belongs to, from 1; outside of the loop the last committed one."""
         step = self._step
         return self._run.version if step is None else step.number
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the newest batch is the last one of its step; for loops whose global batch is given."""
+        if self.accumulation is None:
+            raise KeepstepError("ends_step: give run.prepare global_batch=; without it the loop decides where a step ends")
+        return self._step is not None and self._step.batches == self.accumulation
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is `epoch`. Samplers are told of their epoch without it."""
@@ -175,7 +195,7 @@ class PreparedLoader:
     def _end_of(self, epoch: int) -> int:
         """The first batch that epoch `epoch` does not take any more."""
         whole = (epoch + 1) * self._source.length - self._base
-        return self._base + math.ceil(whole / self._size) * self._size
+        return self._base + math.ceil(whole / self._unit) * self._unit
 
     def _begin_of(self, epoch: int) -> int:
         """The first batch that an iteration of `epoch` would hand out now."""
@@ -237,7 +257,7 @@ class PreparedLoader:
                     batch = next(batches)
                 self._taken = first + self._size
                 step.take(self._source.samples(number))
-                self._seed(first)
+                self._seed(number)
                 yield batch
         except GeneratorExit:
             self._leave(epoch, end)
@@ -280,9 +300,9 @@ class PreparedLoader:
     def _new_step(self, number: int) -> LoaderStep:
         return LoaderStep(self, number)
 
-    def _seed(self, first: int) -> None:
-        """What the loop draws for a batch follows from the seed, the rank, and the round's first batch."""
-        seeds.seed_all(_engine.mix_seed(self._run.seed, first, self._run.rank))
+    def _seed(self, number: int) -> None:
+        """What the loop draws for a batch follows from the seed and the batch's number, whichever rank has it."""
+        seeds.seed_all(_engine.mix_seed(self._run.seed, _LOOP, number))
 
     # ---- what is over, for later entries, too ----
 

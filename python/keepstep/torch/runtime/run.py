@@ -410,6 +410,7 @@ class Run:
         schedule: Any = None,
         epoch_schedule: Any = None,
         scaler: torch.amp.GradScaler | None = None,
+        global_batch: int | None = None,
         last_step: int | None = None,
         veto: Callable[[OpenStep], str | bool | None] | None = None,
     ) -> tuple[Any, ...]:
@@ -420,8 +421,8 @@ class Run:
         batches since the one before, however many. Call it in every entry, after ``run.setup``, instead of
         ``run.steps``; see `PreparedLoader` for epochs.
 
-        Random numbers (torch, random, numpy) are seeded for each batch from (seed, rank, number of its round), and for
-        what the data set draws from (seed, number of the batch).
+        Random numbers (torch, random, numpy) are seeded for each batch, from the seed and the batch's number: for the
+        loop, and for what the data set draws.
 
         Args:
             model: is wrapped by `ddp` unless it is wrapped already, or sharded.
@@ -434,6 +435,10 @@ class Run:
                 out their ``step()``.
             epoch_schedule: the same, once in an epoch: in its last commit.
             scaler: a protected GradScaler. Then its ``update()`` is the commit.
+            global_batch: samples of a step over all ranks, at every number of ranks; a multiple of the loader's
+                ``batch_size``. Then the loop divides the loss by ``loader.accumulation`` and steps where
+                ``loader.ends_step``. An elastic job needs it, and gets sizes that share the batches evenly. None: a step
+                takes what the loop takes.
             last_step: the loader ends after this one; None: when the loop does.
             veto: as for ``step.commit``.
 
@@ -442,7 +447,9 @@ class Run:
         """
         from keepstep.torch.prepared.prepare import prepare
 
-        return prepare(self, model, optimizer, loader, schedule, epoch_schedule, scaler, last_step, veto)
+        return prepare(
+            self, model, optimizer, loader, schedule, epoch_schedule, scaler, global_batch, last_step, veto
+        )
 
     def steps(
         self,
