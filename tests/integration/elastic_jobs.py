@@ -181,15 +181,11 @@ class Elastic:
     def stop(self):
         """Asks the job to stop after its step; the job as node 0 saw it."""
         self.first.process.send_signal(signal.SIGUSR1)
-        return self.end(NOTICE)
-
-    def end(self, expected=0):
-        """Waits until the job ends, on all nodes with this exit code; the job as node 0 saw it."""
         codes = {}
         for rank, node in self.launchers.items():
             node.process.wait(60)
             codes[rank] = node.process.returncode
-        assert set(codes.values()) == {expected}, f"exit codes {codes}\n{self.first.output()}"
+        assert set(codes.values()) == {NOTICE}, f"exit codes {codes}\n{self.first.output()}"
         notes = [line for path in sorted(self.folder.glob("*.jsonl")) for line in json_lines(path)]
         return Job(
             self.folder, self.first.command, self.first.process.returncode, self.first.output(),

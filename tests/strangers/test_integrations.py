@@ -115,38 +115,33 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
     assert_only_this_rank_has_another_process(job, rank)
 
 
-SIZES = {"hf_recoverable": (48, 40), "accelerate_loop": (24, 10)}  # samples of a step; steps, or epochs of 4
+SIZES = ["hf_recoverable", "accelerate_loop"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("library", SIZES)
-def test_the_world_changes_and_losses_do_not(tmp_path, library):
-    """2, 1, 4, 3, 2 ranks, with a kill and a lost node: with a global batch, what is logged stays, within rounding."""
-    batch, until = SIZES[library]
-    words = ["--global-batch", batch]
-    folder = tmp_path / "elastic"
-    with Elastic(folder, *words, "--until", until, "--sleep", 0.15, script=SCRIPTS / f"{library}.py") as job:
+def test_the_world_changes_and_what_is_told_does_not(tmp_path, library):
+    """2, 1, 4, 3, 2 ranks, with a kill and a lost node: losses, rates and evaluations are the same within rounding."""
+    words = ["--global-batch", 48, "--until", 1000]
+    script = SCRIPTS / f"{library}.py"
+    with Elastic(tmp_path / "elastic", *words, "--sleep", 0.1, script=script) as job:
         job.shrink_grow_and_lose_a_rank()
         job.scale(3)
         job.wait_for_world(3)
         job.lose(1)
-        done = job.end()
-    reference = run_library(library, tmp_path / "fixed", *words, spares=0, until=until)
-    assert done.exit_code == reference.exit_code == 0, done.explain() + reference.explain()
+        job.wait_for_world(2)
+        done = job.stop()
     assert {line["to"] for line in done.events("resized")} == {1, 2, 3, 4}
-    assert [line["step"] for line in done.metrics] == [line["step"] for line in reference.metrics]
-    assert told_of(folder) == pytest.approx(told_of(tmp_path / "fixed"), rel=1e-3)
-
-
-def told_of(folder):
-    """Each event with its numbers, as one flat dict."""
-    lines = json_lines(folder / "told.jsonl")
-    return {
-        f"{number}: {line['event']} {name}": value
-        for number, line in enumerate(lines)
-        for name, value in line.items()
-        if name != "event"
-    }
+    told = json_lines(tmp_path / "elastic" / "told.jsonl")
+    assert len(told) > 5
+    with Elastic(tmp_path / "fixed", *words, script=script) as reference:
+        reference.start(0)
+        expected = tmp_path / "fixed" / "told.jsonl"
+        reference.first.wait_for(lambda: expected.exists() and len(json_lines(expected)) >= len(told), "as many lines", 300)
+        reference.stop()
+    for mine, theirs in zip(told, json_lines(expected), strict=False):
+        assert mine.pop("event") == theirs.pop("event")
+        assert mine == pytest.approx(theirs, rel=2e-3)
 
 
 TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vote"]

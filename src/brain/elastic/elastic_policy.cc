@@ -95,6 +95,8 @@ std::string ElasticPolicy::scale_to(std::optional<uint32_t> replicas) {
       text += " less than minReplicas (" + std::to_string(config_.min_replicas) + ")";
     } else if (*replicas > config_.max_replicas) {
       text += " are more than maxReplicas (" + std::to_string(config_.max_replicas) + ")";
+    } else if (largest_configured(*replicas) == *replicas) {
+      text += " cannot share a step's micro-batches evenly";
     } else if (config_.discrete_values.empty()) {
       text += " cannot be reached from minReplicas (" + std::to_string(config_.min_replicas) + ") by steps of " +
               std::to_string(config_.increment_step) + " (replicaIncrementStep)";

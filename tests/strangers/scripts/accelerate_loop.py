@@ -70,18 +70,22 @@ def training_function(chosen):
                     lr_scheduler.step()
                     optimizer.zero_grad()
             model.eval()
-            right = 0
-            seen = 0
+            right = seen = 0
+            lost = 0.0
             for batch in eval_dataloader:
                 with torch.no_grad():
-                    predictions = model(**batch).logits.argmax(dim=-1)
+                    logits = model(**batch).logits
+                    predictions = logits.argmax(dim=-1)
+                    losses = torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="none")
                 mine.may_die(chosen, "evaluate", epoch)
-                predictions, references = accelerator.gather_for_metrics((predictions, batch["labels"]))
+                predictions, references, losses = accelerator.gather_for_metrics((predictions, batch["labels"], losses))
+                lost += float(losses.sum())
                 right += int((predictions == references).sum())
                 seen += len(references)
             if accelerator.is_main_process:
+                line = {"event": "evaluated", "epoch": epoch, "right": right, "seen": seen, "loss": lost}
                 with open(told, "a") as out:
-                    out.write(json.dumps({"event": "evaluated", "epoch": epoch, "right": right, "seen": seen}) + "\n")
+                    out.write(json.dumps(line) + "\n")
 
     train()
     mine.leave(

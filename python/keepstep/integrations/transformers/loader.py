@@ -27,6 +27,10 @@ class TrainerStep(SummedLossStep):
         self._entry = loader.entry
         self.begin = loader._taken
 
+    def seed(self) -> None:
+        """Seeds the random numbers of the next batch: the Trainer has fetched all of the step's before."""
+        self._loader._seed(self.numbers[len(self.losses)])
+
     def _move_position(self) -> None:
         super()._move_position()
         self._entry.committing(self.run._engine.mean_loss(self.number), self.begin)

@@ -232,6 +232,8 @@ class RecoverableTrainer(Trainer):
     def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         if self._replaying:
             return torch.zeros((), device=self.args.device)
+        if self._entry is not None:
+            self._entry.step.seed()
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self._entry is None:
             return loss

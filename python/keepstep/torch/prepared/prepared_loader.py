@@ -27,13 +27,18 @@ class LoaderStep(OpenStep):
     def __init__(self, loader: PreparedLoader, number: int) -> None:
         super().__init__(loader._run, number, [])
         self._loader = loader
-        self.batches = 0  # of this rank, so far
+        self.numbers: list[int] = []  # of this rank's batches, so far
         self._forwards = 0
         self.stepped: dict[int, Callable[[], Any]] = {}  # updates that wait for the other optimizers', by number
 
-    def take(self, samples: list[int]) -> None:
+    @property
+    def batches(self) -> int:
+        """How many this rank took, so far."""
+        return len(self.numbers)
+
+    def take(self, number: int, samples: list[int]) -> None:
         """The loop gets another batch, of these samples."""
-        self.batches += 1
+        self.numbers.append(number)
         self.sample_ids += samples
         self.run._engine.at(self.number, self.batches)
 
@@ -256,7 +261,7 @@ class PreparedLoader:
                 with step.data_waits:
                     batch = next(batches)
                 self._taken = first + self._size
-                step.take(self._source.samples(number))
+                step.take(number, self._source.samples(number))
                 self._seed(number)
                 yield batch
         except GeneratorExit:
