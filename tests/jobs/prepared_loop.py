@@ -148,7 +148,7 @@ def train(run):
                 time.sleep(args.sleep)
             bits = struct.pack(f"<{len(losses)}d", *losses).hex()
             rate = state.optimizer.param_groups[0]["lr"]
-            loader.log(**{f"ids_{run.rank}": ids, f"bits_{run.rank}": bits}, rate=rate, epoch=epoch, world=run.world_size)
+            loader.log(**{f"ids_{run.rank}": ids, f"bits_{run.rank}": bits}, rate=rate, epoch=epoch)
             if scaler is not None:
                 scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -137,7 +137,9 @@ def test_the_world_changes_and_what_is_told_does_not(tmp_path, library):
     with Elastic(tmp_path / "fixed", *words, script=script) as reference:
         reference.start(0)
         expected = tmp_path / "fixed" / "told.jsonl"
-        reference.first.wait_for(lambda: expected.exists() and len(json_lines(expected)) >= len(told), "as many lines", 300)
+        reference.first.wait_for(
+            lambda: expected.exists() and len(json_lines(expected)) >= len(told), "as many lines", 300
+        )
         reference.stop()
     for mine, theirs in zip(told, json_lines(expected), strict=False):
         assert mine.pop("event") == theirs.pop("event")

@@ -45,7 +45,8 @@ BENCHMARKS = {
         "comm.transport", "the data plane between two nodes, against iperf3 and Gloo (root, Linux namespaces)"
     ),
     "libraries": Benchmark(
-        "recovery.libraries", "overhead and recovery of Hugging Face's Trainer, Accelerate and Lightning, against torchrun"
+        "recovery.libraries",
+        "Hugging Face's Trainer, Accelerate and Lightning: overhead and recovery, against torchrun",
     ),
     "parity": Benchmark("checkpoint.parity", "Reed-Solomon coding per core, beside ISA-L's own loop"),
     "data-build": Benchmark(

@@ -46,7 +46,7 @@ def test_the_world_changes_and_samples_losses_and_schedule_do_not(tmp_path):
     assert losses_of(done) == pytest.approx(losses_of(reference), rel=1e-3)
     for what in ("rate", "epoch"):
         assert [line[what] for line in done.metrics] == [line[what] for line in reference.metrics]
-    assert {line["world"] for line in done.metrics} == {1, 2, 3, 4}
+    assert {line["to"] for line in done.events("resized")} == {1, 2, 3, 4}
     (pid,) = {note["pid"] for note in done.notes if "entry" in note and note["rank"] == 0}
     assert pid
 
@@ -58,7 +58,7 @@ def test_a_size_that_does_not_share_the_batches_evenly_is_not_used(tmp_path):
         elastic.wait_for_world(2)
         elastic.wait_for_more_steps(5)
         done = elastic.stop()
-    assert {line["world"] for line in done.metrics} == {2}, done.explain()
+    assert {line["ranks"] for line in done.events("generation_prepared")} == {2}, done.explain()
 
 
 def test_a_number_of_ranks_that_is_fixed_and_does_not_fit_is_refused(tmp_path):

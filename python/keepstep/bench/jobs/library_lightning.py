@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import keepstep.integrations.lightning  # noqa: F401  (in front of Lightning)
+import keepstep.integrations.lightning  # isort: skip  # noqa: F401
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -41,8 +41,8 @@ def main() -> None:
     if chosen.checkpoints is not None:
         callbacks.append(
             ModelCheckpoint(
-                chosen.checkpoints, "{step}", every_n_train_steps=library_work.EVERY_STEPS, save_top_k=1, monitor="step",
-                mode="max",
+                chosen.checkpoints, "{step}", every_n_train_steps=library_work.EVERY_STEPS, save_top_k=1,
+                monitor="step", mode="max",
             )
         )  # fmt: skip
     torchrun = chosen.launcher == "torchrun"
@@ -52,7 +52,8 @@ def main() -> None:
         enable_checkpointing=chosen.checkpoints is not None, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     loader = DataLoader(library_work.Text(), batch_size=library_work.PER_RANK, shuffle=True)
-    saved = sorted(chosen.checkpoints.glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if chosen.checkpoints else []
+    saved = [] if chosen.checkpoints is None else list(chosen.checkpoints.glob("*.ckpt"))
+    saved.sort(key=lambda path: path.stat().st_mtime)
     trainer.fit(Module(), loader, ckpt_path=str(saved[-1]) if saved else None)
 
 

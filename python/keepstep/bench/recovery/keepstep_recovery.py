@@ -55,7 +55,9 @@ def undisturbed(
     return job.run, step_s
 
 
-def calibrate(processes: Processes, workload: Workload, folder: Path, kind: type[KeepstepJob]) -> tuple[Workload, float]:
+def calibrate(
+    processes: Processes, workload: Workload, folder: Path, kind: type[KeepstepJob]
+) -> tuple[Workload, float]:
     """Returns the workload with steps of at least 200 ms on this machine, and the median step in seconds."""
     for attempt in range(3):
         _, step_s = undisturbed(processes, workload, folder / f"calibration-{attempt}", CALIBRATION_STEPS, kind)

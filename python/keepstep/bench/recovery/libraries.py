@@ -20,8 +20,8 @@ from keepstep.bench.harness.environment import BenchError, keepstep_command, mac
 from keepstep.bench.harness.processes import Processes
 from keepstep.bench.harness.waiting import progress_bar
 from keepstep.bench.harness.workload import Workload
-from keepstep.bench.recovery.library_jobs import WHOLE, ours, theirs, torchrun_step_s
 from keepstep.bench.recovery.keepstep_recovery import disturb, undisturbed
+from keepstep.bench.recovery.library_jobs import WHOLE, ours, theirs, torchrun_step_s
 from keepstep.bench.recovery.samples import median_phases, summary, write_samples
 from keepstep.bench.recovery.torchrun_job import measure_torchrun
 
@@ -69,9 +69,7 @@ class _Bench:
                             )
                         )
                     else:
-                        _, step_s = undisturbed(
-                            self.processes, self.workload, folder, self.chosen.steps, ours(library)
-                        )
+                        _, step_s = undisturbed(self.processes, self.workload, folder, self.chosen.steps, ours(library))
                         keepstep.append(step_s)
             bar.update(task, completed=self.chosen.pairs, note="done")
         ratios = [mine / other for mine, other in zip(keepstep, torchrun, strict=True)]

@@ -41,8 +41,8 @@ class Accelerator(accelerate.Accelerator):
     ``accumulate``, schedules move with the optimizer.
 
     Args:
-        global_batch: samples of a step over all ranks, at every number of ranks: ``gradient_accumulation_steps`` follows
-            from it, and schedules move once in a step. An elastic job needs it.
+        global_batch: samples of a step over all ranks, at every number of ranks. ``gradient_accumulation_steps``
+            follows from it, and schedules move once in a step. An elastic job needs it.
 
     Raises:
         KeepstepError: something cannot be recovered; says what.

@@ -40,8 +40,8 @@ def recoverable(trainer: AnyTrainer, *, global_batch: int | None = None) -> AnyT
     is loaded, nothing is downloaded or tokenized again. Callbacks hear of each event of a step once.
 
     Args:
-        global_batch: samples of a step over all ranks, at every number of ranks: ``gradient_accumulation_steps`` follows
-            from it. An elastic job needs it. None: as many as the arguments and the number of ranks make.
+        global_batch: samples of a step over all ranks, at every number of ranks. ``gradient_accumulation_steps``
+            follows from it. An elastic job needs it. None: as many as the arguments and the number of ranks make.
 
     Raises:
         KeepstepError: this Trainer cannot be recovered; says why.
@@ -159,7 +159,7 @@ class RecoverableTrainer(Trainer):
 
     @contextlib.contextmanager
     def _without_accumulation(self) -> Iterator[None]:
-        """For what must not depend on the number of ranks, from which accumulation follows if there is a global batch."""
+        """For what must not depend on the number of ranks, as accumulation does if there is a global batch."""
         before = self.args.gradient_accumulation_steps
         if self.global_batch is not None:
             self.args.gradient_accumulation_steps = 1

@@ -107,7 +107,7 @@ class PreparedLoader:
     """
 
     def __init__(self, run: Run, source: BatchSource, last_step: int | None, per_step: int | None = None) -> None:
-        """`per_step`: batches of each step over all ranks, a multiple of the number of ranks; None: the loop decides."""
+        """`per_step`: batches of each step over all ranks, which divide them evenly; None: the loop decides."""
         self._run = run
         self._source = source
         self._size = run.world_size  # of a round
@@ -149,7 +149,7 @@ class PreparedLoader:
     def ends_step(self) -> bool:
         """Whether the newest batch is the last one of its step; for loops whose global batch is given."""
         if self.accumulation is None:
-            raise KeepstepError("ends_step: give run.prepare global_batch=; without it the loop decides where a step ends")
+            raise KeepstepError("ends_step: the loop decides where a step ends, unless run.prepare gets global_batch=")
         return self._step is not None and self._step.batches == self.accumulation
 
     def set_epoch(self, epoch: int) -> None:

@@ -437,8 +437,8 @@ class Run:
             scaler: a protected GradScaler. Then its ``update()`` is the commit.
             global_batch: samples of a step over all ranks, at every number of ranks; a multiple of the loader's
                 ``batch_size``. Then the loop divides the loss by ``loader.accumulation`` and steps where
-                ``loader.ends_step``. An elastic job needs it, and gets sizes that share the batches evenly. None: a step
-                takes what the loop takes.
+                ``loader.ends_step``. An elastic job needs it, and gets sizes that share the batches evenly. None: a
+                step takes what the loop takes.
             last_step: the loader ends after this one; None: when the loop does.
             veto: as for ``step.commit``.
 
@@ -447,9 +447,7 @@ class Run:
         """
         from keepstep.torch.prepared.prepare import prepare
 
-        return prepare(
-            self, model, optimizer, loader, schedule, epoch_schedule, scaler, global_batch, last_step, veto
-        )
+        return prepare(self, model, optimizer, loader, schedule, epoch_schedule, scaler, global_batch, last_step, veto)
 
     def steps(
         self,
