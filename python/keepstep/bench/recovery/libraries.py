@@ -3,7 +3,7 @@ under keepstep.
 
 Overhead: undisturbed jobs, one after the other in pairs; the median step of each, and the median ratio of the pairs.
 Recovery: as in ``keepstep bench recovery``, SIGKILLs of one rank, and how long until the first new step. Under torchrun
-the script saves every ten steps by its library's own means, and resumes. All train a Llama of 2.4 million parameters.
+the script saves every ten steps by its library's own means, and resumes. All train a Llama of 2.6 million parameters.
 """
 
 from __future__ import annotations
