@@ -21,10 +21,10 @@ from keepstep._session import session_or_none
 from keepstep.integrations.accelerate import process_state
 from keepstep.integrations.accelerate.prepared import (
     EvaluationLoader,
-    PreparedModel,
     TrainingLoader,
     TrainingScheduler,
 )
+from keepstep.integrations.prepared_model import PreparedModel
 from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
 from keepstep.torch.prepared.fixed_batch import batches_of
 from keepstep.torch.runtime.run import Run
