@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
@@ -18,21 +17,19 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from keepstep import KeepstepError
 from keepstep._session import session
 from keepstep.integrations.lightning import loggers, stages
+from keepstep.integrations.lightning.collectives import Collectives
 from keepstep.integrations.lightning.environment import KeepstepEnvironment, prepare_data
 from keepstep.integrations.lightning.fit import Fit
 from keepstep.torch.runtime.run import Run
 
-R = TypeVar("R")
 
-
-class KeepstepStrategy(DDPStrategy):
+class KeepstepStrategy(Collectives, DDPStrategy):
     """`fit` loses no committed step: a rank that dies is replaced, and all go on from the last committed step.
 
     `options` go to DistributedDataParallel.
 
     Attributes:
         session: this process's place in the job.
-        run: of the entry that is under way; None outside of one.
         fit: the training that is under way, or was the last; None before.
         lacks_training: this process came after training was over.
 
@@ -50,10 +47,8 @@ class KeepstepStrategy(DDPStrategy):
                 raise KeepstepError(f"KeepstepStrategy: {name} cannot be recovered; leave it out")
         if torch.cuda.is_available() or not self.session.welcome.spare:
             self.session.need_rank("Lightning")  # models go to the rank's GPU when they are made
-        self.run: Run | None = None
         self.fit: Fit | None = None
         self.lacks_training = False
-        self._alone = False
 
     # ---- this process ----
 
@@ -126,42 +121,8 @@ class KeepstepStrategy(DDPStrategy):
             self.fit.events.saving(filepath)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
-    # ---- collectives: of an entry. One that a fault cut short returns zeros ----
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        if self._has_peers:
-            self._whole(super().barrier, *args, **kwargs)
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        return self._whole(super().broadcast, obj, src) if self._has_peers else obj
-
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         return self._whole(super().reduce, tensor, *args, **kwargs) if self._has_peers else tensor
-
-    def all_gather(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self._alone:
-            return tensor.expand(self.world_size, *tensor.shape)
-        return self._whole(super().all_gather, tensor, *args, **kwargs)
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """What this process does in it, others may not do: nothing is asked of them."""
-        self._alone = True
-        try:
-            yield
-        finally:
-            self._alone = False
-
-    @property
-    def _has_peers(self) -> bool:
-        return self.run is not None and not self._alone
-
-    def _whole(self, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-        try:
-            return function(*args, **kwargs)
-        finally:
-            if self.run is not None:
-                self.run._check_interrupted()
 
 
 class _KeepstepLauncher(_Launcher):
