@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-import keepstep.integrations.lightning  # noqa: F401
+from keepstep.integrations.lightning import KeepstepCheckpointIO
 
 # isort: split
 import lightning as L
@@ -116,6 +116,8 @@ class Told(L.Callback):
 CASES = {
     "plain": {},
     "evaluates after": {},
+    "background": {},
+    "background resumes": {},
     "limited": {"limit_train_batches": 5, "val_check_interval": 3},
     "manual": {"accumulate_grad_batches": 1, "gradient_clip_val": None},
     "resumes": {},
@@ -135,6 +137,8 @@ def main(chosen):
     }  # fmt: skip
     if chosen.case == "stops early":
         arguments["callbacks"].append(EarlyStopping("val_loss", min_delta=100, patience=6))
+    if chosen.case.startswith("background"):
+        arguments["plugins"] = [KeepstepCheckpointIO(os.environ.get("CHECKPOINTS_TO"))]
     trainer = L.Trainer(**(arguments | CASES[chosen.case]))
     model = Model(chosen.case)
     last = folder / "last.ckpt"

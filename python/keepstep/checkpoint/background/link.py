@@ -100,6 +100,12 @@ class Link:
         """Removes checkpoints that are too old, once everyone has been told of the newer ones."""
         self._ask({"op": "prune", "keep": keep or 0, "max_age_s": max_age_s or 0.0})
 
+    def close(self) -> None:
+        """Releases the destination, for one that gets no further save, and closes the connection."""
+        if self._opened:
+            self._ask({"op": "let_go"})
+        self._forget()
+
     def _ask(self, message: packets.Message, fds: tuple[int, ...] = ()) -> packets.Message:
         again = message.get("op") in _SAID_AGAIN
         if not again and not self._opened:

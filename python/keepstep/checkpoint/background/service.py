@@ -362,6 +362,17 @@ class _Client:
         owner = owners.owner_of(self._url, store, self._job)
         _checkpoint.Catalog(store).prune(owner, keep, max_age_s)
 
+    def let_go(self, message: packets.Message, fds: list[int]) -> None:
+        """Unless another rank's save is under way there."""
+        service = self._service
+        with service.changed:
+            if service.under_way(self._url):
+                return
+            if not service.rests.get(self._url):
+                service.rests.pop(self._url, None)
+            service.claimed_with.pop(self._url, None)
+        owners.let_go(self._url)
+
     def _remove_unwanted(self) -> None:
         """Removes saves of an abandoned history, which retention would take for the newest.
 
@@ -401,7 +412,7 @@ class _Client:
 _OPS: dict[str, Callable[[_Client, packets.Message, list[int]], packets.Message | None]] = {
     "open": _Client.open, "claim": _Client.claim, "free": _Client.free, "begin": _Client.begin, "file": _Client.file,
     "await_file": _Client.await_file, "complete": _Client.complete, "await_complete": _Client.await_complete,
-    "told": _Client.told, "prune": _Client.prune,
+    "told": _Client.told, "prune": _Client.prune, "let_go": _Client.let_go,
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from keepstep.integrations.place import without_waiting
 with without_waiting():
     from lightning.pytorch.strategies import StrategyRegistry
 
+    from keepstep.integrations.lightning.checkpoint_io import KeepstepCheckpointIO
     from keepstep.integrations.lightning.environment import follow_ranks
     from keepstep.integrations.lightning.strategy import KeepstepStrategy
 
@@ -21,4 +22,4 @@ follow_ranks()
 if "keepstep" not in StrategyRegistry:
     StrategyRegistry.register("keepstep", KeepstepStrategy, "recovers from faults without losing a step")
 
-__all__ = ["KeepstepStrategy"]
+__all__ = ["KeepstepCheckpointIO", "KeepstepStrategy"]

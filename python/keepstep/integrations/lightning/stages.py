@@ -32,12 +32,20 @@ def fit(trainer: Any) -> None:
             strategy.lacks_training = False
             with torch.autograd.set_detect_anomaly(trainer._detect_anomaly):
                 trainer.fit_loop.run()
+            saves_are_complete(strategy)
             return training.checkpoints()
         finally:
             training.leave()
 
     strategy.lacks_training = True
     training.finish(lightning_fit())
+
+
+def saves_are_complete(strategy: Any) -> None:
+    """Waits for checkpoints that are still being written: other ranks may load them next."""
+    wait = getattr(strategy.checkpoint_io, "wait", None)
+    if wait is not None:
+        wait()
 
 
 def evaluate(trainer: Any) -> Any:

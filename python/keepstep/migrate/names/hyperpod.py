@@ -118,7 +118,9 @@ HYPERPOD = Group(
         Name(
             ("CheckpointlessCompatibleConnector", "CheckpointlessAutoResume"),
             "`CheckpointlessCompatibleConnector`, `CheckpointlessAutoResume`",
-            "nothing; with `run.checkpoint` a new job begins with the newest checkpoint",
+            "nothing; with `run.checkpoint` a new job begins with the newest checkpoint. With Lightning: "
+            '`Trainer(strategy="keepstep", plugins=[KeepstepCheckpointIO()])` '
+            "([lightning.md](lightning.md#checkpoints-in-the-background))",
         ),
         Name(
             ("MMAPDataModule", "CheckpointlessDataModule"),

@@ -24,6 +24,21 @@ LIBRARIES = Group(
             '`Trainer(strategy="keepstep")` ([lightning.md](../how-to/lightning.md))',
         ),
         Name(
+            ("lightning.Fabric", "lightning.fabric.Fabric"),
+            "`lightning.Fabric`",
+            '`Fabric(strategy="keepstep")` ([lightning.md](../how-to/lightning.md#fabric))',
+        ),
+        Name(
+            (
+                "lightning.pytorch.plugins.io.AsyncCheckpointIO",
+                "lightning.pytorch.plugins.AsyncCheckpointIO",
+                "lightning.fabric.plugins.io.TorchCheckpointIO",
+                "lightning.fabric.plugins.TorchCheckpointIO",
+            ),
+            "Lightning's `AsyncCheckpointIO`, `TorchCheckpointIO`",
+            "`KeepstepCheckpointIO` ([lightning.md](../how-to/lightning.md#checkpoints-in-the-background))",
+        ),
+        Name(
             ("pytorch_lightning.Trainer",),
             "`Trainer` of `pytorch_lightning` and of NeMo",
             "no counterpart: write the loop ([existing_loop.md](../how-to/existing_loop.md)). Unchanged, it restarts "
