@@ -32,6 +32,7 @@ LIBRARIES = {
          "on_train_epoch_start:9", "on_train_end:14"],
         {"batch": 4 * 6 + 4, "validated": 5, "epoch": 5, "end": 1},
     ),
+    "fabric_loop": (15, ["evaluate:1", "logged:2", "saved:2"], {"log": 5 * 7}),  # 6 batches and 3 steps in an epoch
 }  # fmt: skip
 BEHIND = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
 
@@ -157,16 +158,28 @@ TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vo
         ("lightning_fit", "stops early"),
         ("lightning_fit", "limited"),
         ("lightning_fit", "manual"),
+        ("fabric_loop", "uneven"),  # steps take batches of two epochs
+        ("fabric_loop", "bf16"),
     ],
 )
 def test_two_deaths_change_nothing_in_other_cases(tmp_path, library, case):
     words = ["--case", case]
     reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     steps = [line["step"] for line in reference["logged"]]
-    assert steps[-1] == {("hf_recoverable", "stops early"): 6, ("lightning_fit", "stops early"): 7}.get(
-        (library, case), LIBRARIES[library][0]
-    )
+    shorter = {"hf_recoverable stops early": 6, "lightning_fit stops early": 7, "fabric_loop uneven": 5}
+    assert steps[-1] == shorter.get(f"{library} {case}", LIBRARIES[library][0])
     job = run_library(library, tmp_path / "killed", *words, inject=TWICE)
+    assert left_by(job) == reference, job.explain()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_killed_in_the_second_epoch_of_a_step_changes_nothing(tmp_path, rank):
+    """Its first batches are of an epoch that is over, evaluated and saved. They are used again, and told once."""
+    words = ["--case", "uneven"]
+    reference = left_by(run_library("fabric_loop", tmp_path / "undisturbed", *words, spares=0))
+    job = run_library("fabric_loop", tmp_path / "killed", *words, "--die", f"{rank}:batch:31")
+    assert (tmp_path / "killed" / "died").exists(), job.explain()
     assert left_by(job) == reference, job.explain()
 
 
@@ -185,10 +198,18 @@ def test_trainers_of_trl_lose_nothing_that_they_log(tmp_path, case, rank):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("library", "saved"), [("hf_recoverable", 6), ("lightning_fit", 8)])
-def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved):
+@pytest.mark.parametrize(
+    ("library", "saved", "case"),
+    [
+        ("hf_recoverable", 6, "resumes"),
+        ("lightning_fit", 8, "resumes"),
+        ("lightning_fit", 8, "background resumes"),
+        ("fabric_loop", 6, "resumes"),
+    ],
+)
+def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved, case):
     """Lightning's is saved in the middle of an epoch. One rank dies before the first step behind it."""
-    words = ["--case", "resumes"]
+    words = ["--case", case]
     reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     saves = ["--saves", tmp_path / "saves"]
     first = left_by(run_library(library, tmp_path / "first", *words, *saves, spares=0, until=saved))

@@ -5,6 +5,10 @@ import lightning as L
 
 trainer = L.Trainer(strategy="keepstep", ...)
 trainer.fit(model, datamodule)
+
+fabric = keepstep.integrations.lightning.Fabric()  # L.Fabric(strategy="keepstep"), launched
+...  # set up model, optimizer and data
+fabric.launch(train)
 """
 
 from __future__ import annotations
@@ -12,14 +16,18 @@ from __future__ import annotations
 from keepstep.integrations.place import without_waiting
 
 with without_waiting():
+    from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.pytorch.strategies import StrategyRegistry
 
     from keepstep.integrations.lightning.checkpoint_io import KeepstepCheckpointIO
     from keepstep.integrations.lightning.environment import follow_ranks
+    from keepstep.integrations.lightning.fabric.fabric import Fabric
+    from keepstep.integrations.lightning.fabric.strategy import KeepstepFabricStrategy
     from keepstep.integrations.lightning.strategy import KeepstepStrategy
 
 follow_ranks()
-if "keepstep" not in StrategyRegistry:
-    StrategyRegistry.register("keepstep", KeepstepStrategy, "recovers from faults without losing a step")
+for registry, strategy in ((StrategyRegistry, KeepstepStrategy), (STRATEGY_REGISTRY, KeepstepFabricStrategy)):
+    if "keepstep" not in registry:
+        registry.register("keepstep", strategy, "recovers from faults without losing a step")
 
-__all__ = ["KeepstepCheckpointIO", "KeepstepStrategy"]
+__all__ = ["Fabric", "KeepstepCheckpointIO", "KeepstepFabricStrategy", "KeepstepStrategy"]

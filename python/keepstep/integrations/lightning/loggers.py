@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.loggers.csv_logs import _ExperimentWriter
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.fabric.loggers.csv_logs import CSVLogger, _ExperimentWriter  # those of the Trainer are subclasses
+from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 from lightning.pytorch.loggers.utilities import _log_hyperparams
 
 from keepstep._session import Session, session_or_none

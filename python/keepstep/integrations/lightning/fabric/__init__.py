@@ -1,0 +1,1 @@
+"""``Fabric(strategy="keepstep")``: Lightning Fabric's own loop, whose ``optimizer.step()`` is the commit."""

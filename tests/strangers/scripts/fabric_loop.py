@@ -1,0 +1,98 @@
+"""A loop as Fabric's own examples have it, with accumulation, clipping, logs, an evaluation and a checkpoint, and the
+lines that keepstep needs."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+from keepstep.integrations.lightning import Fabric, KeepstepCheckpointIO
+
+# isort: split
+import mine
+import torch
+from lightning.fabric.loggers import CSVLogger, Logger
+
+# What `--case` changes.
+ACCUMULATED = {"uneven": 4}  # of 6 batches in an epoch: steps take batches of two epochs
+PRECISION = {"bf16": "bf16-mixed"}
+
+
+class Told(Logger):
+    """A line for each call on rank 0."""
+
+    name = version = None
+
+    def __init__(self, path):
+        self.path = path
+
+    def log_hyperparams(self, *_, **__):
+        pass
+
+    def log_metrics(self, metrics, step=None):
+        if os.environ["RANK"] == "0":
+            with self.path.open("a") as out:
+                out.write(json.dumps({"event": "log", "step": step, **metrics}) + "\n")
+
+
+def main(chosen):
+    out = Path(chosen.out)
+    logger = CSVLogger(out, version="csv" if chosen.case == "plain" else None, flush_logs_every_n_steps=1)
+    fabric = Fabric(
+        accelerator="cpu", precision=PRECISION.get(chosen.case),
+        plugins=KeepstepCheckpointIO() if chosen.case == "uneven" else None, loggers=[logger, Told(out / "told.jsonl")],
+    )  # fmt: skip
+    fabric.seed_everything(7)
+    with fabric.rank_zero_first():
+        if fabric.is_global_zero:
+            (out / "prepared").touch()
+        assert (out / "prepared").exists()
+    train_data = torch.utils.data.DataLoader(mine.Corpus(96), batch_size=4, shuffle=True)
+    held_out = torch.utils.data.DataLoader(mine.Corpus(32, first=1000), batch_size=4)
+    train_data, held_out = fabric.setup_dataloaders(train_data, held_out)
+    model = mine.Net(width=64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = fabric.setup(model, optimizer)
+    scheduler = fabric.strategy.schedule(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7))
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "data": train_data}
+    saves = Path(chosen.saves or out) / "checkpoints"
+    if chosen.saves and (last := sorted(saves.glob("*.ckpt"))):
+        fabric.load(last[-1], state)
+    accumulated = ACCUMULATED.get(chosen.case, 2)
+
+    def train(fabric):
+        for epoch in fabric.strategy.epochs(chosen.until // 3):
+            model.train()
+            for batch_idx, (x, y) in enumerate(train_data):
+                accumulating = (batch_idx + 1) % accumulated != 0
+                with fabric.no_backward_sync(model, enabled=accumulating):
+                    loss = mine.loss_of(model(x), y)
+                    fabric.backward(loss / accumulated)
+                mine.may_die(chosen, "batch", 10 * epoch + batch_idx)
+                fabric.log("loss", fabric.all_reduce(loss.detach().clone()), step=fabric.strategy.step)
+                if not accumulating:
+                    fabric.clip_gradients(model, optimizer, max_norm=1.0)
+                    optimizer.step()
+                    optimizer.zero_grad()
+            scheduler.step()
+            model.eval()
+            losses = []
+            with torch.no_grad():
+                for x, y in held_out:
+                    mine.may_die(chosen, "evaluate", epoch)
+                    losses.append(mine.loss_of(model(x + 0.01 * torch.randn_like(x)), y))
+            val_loss = fabric.all_gather(torch.stack(losses)).mean()
+            fabric.log_dict({"val_loss": val_loss, "rate": scheduler.get_last_lr()[0]}, step=fabric.strategy.step)
+            mine.may_die(chosen, "logged", epoch)
+            fabric.save(saves / f"{epoch}.ckpt", state)
+            mine.may_die(chosen, "saved", epoch)
+
+    fabric.launch(train)
+    if os.environ["RANK"] == "0":
+        with open(Path(logger.log_dir) / "metrics.csv", newline="") as file:
+            (out / "losses.json").write_text(json.dumps(list(csv.DictReader(file))))
+    mine.leave(chosen.out, os.environ["RANK"], model=model.state_dict(), optimizer=optimizer.state_dict())
+
+
+if __name__ == "__main__":
+    main(mine.options())
