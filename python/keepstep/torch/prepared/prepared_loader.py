@@ -167,8 +167,8 @@ class PreparedLoader:
         first = self.epoch
         if first and self._taken == self._end_of(first - 1) and not self._is_over(first - 1):
             first -= 1
-        elif self._is_over(first):
-            first += 1  # `break` left it
+        elif self._is_over(first) and (not self._run._committed.position or self._was_left(first)):
+            first += 1  # `break` left it; otherwise its last batches belong to a step that is redone
         for epoch in range(first, count):
             self.set_epoch(epoch)
             if len(self):  # after a restart of the job it may be known from before

@@ -37,20 +37,20 @@ class EntryLoader(PreparedLoader):
     def _batches(self, epoch: int, iteration: int) -> Iterator[Any]:
         self._logs.loop_begins()
         yield from super()._batches(epoch, iteration)
-        self._end_begins()
+        self._end_begins(epoch)
 
     def _leave(self, epoch: int, end: int) -> None:
         super()._leave(epoch, end)
         if self._counted is not None:  # by `break`
-            self._end_begins()
+            self._end_begins(epoch)
 
-    def _end_begins(self) -> None:
+    def _end_begins(self, epoch: int) -> None:
         """What follows an epoch's batches draws the same random numbers each time it is done."""
         run = self._run
         seeds.seed_all(_engine.mix_seed(run.seed ^ _END, run.version, run.rank))
         if not run._in_step:
             run._evaluations.step = run.version
-        self._logs.end_begins()
+        self._logs.end_begins(epoch)
 
     def _commit(self, update: tuple[Callable[[], Any], ...], communicates: bool, veto: Any) -> None:
         self._logs.take()

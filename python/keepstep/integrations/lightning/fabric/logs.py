@@ -36,9 +36,9 @@ class Logs(torch.nn.Module):
         self._loader: EntryLoader | None = None
         self._in_step: list[Logged] = []  # since the last commit
         self._taken: list[Logged] = []  # in the step that was voted on last
-        self._ends = False  # the loop is behind an epoch's batches
+        self._ends: str | None = None  # the loop is behind this epoch's batches
         self._count = 0  # of what was logged since then
-        self._heard = 0  # of these, in any entry
+        self._heard: dict[str, int] = {}  # of these, in any entry since the last commit, by epoch
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"logged": self._taken}
@@ -52,10 +52,10 @@ class Logs(torch.nn.Module):
         """An entry begins."""
         self._fabric, self._run, self._loader = fabric, run, loader
         self._in_step = []
-        self._ends = False
+        self._ends = None
         mark = json.loads(self._session.kept(self._key) or b"{}")
         run._check_interrupted()
-        self._heard = mark["heard"] if mark.get("version") == run.version else 0
+        self._heard = mark["heard"] if mark.get("version") == run.version else {}
         if run.version and mark.get("version") != run.version:
             self._tell_taken()
 
@@ -64,17 +64,19 @@ class Logs(torch.nn.Module):
         self._run = self._loader = None
 
     def loop_begins(self) -> None:
-        self._ends = False
+        self._ends = None
 
-    def end_begins(self) -> None:
-        """An epoch's batches are over. A step may be open: what was logged in it is told now."""
-        self._ends = True
+    def end_begins(self, epoch: int) -> None:
+        """Its batches are over. A step may be open: what was logged in it is told now."""
+        self._ends = str(epoch)
         self._count = 0
         self.flush()
 
     def flush(self) -> None:
         """Tells what was logged in a step that is not committed yet, or never."""
         waiting, self._in_step = self._in_step, []
+        if self._ends is None:
+            self._ends, self._count = "", 0
         for values, step in waiting:
             self._tell_of_the_end(values, step)
 
@@ -84,7 +86,8 @@ class Logs(torch.nn.Module):
 
     def committed(self) -> None:
         self._in_step = []
-        self._heard = 0
+        self._heard = {}
+        self._count = 0
         self._tell_taken()
 
     # ---- what is logged ----
@@ -95,7 +98,7 @@ class Logs(torch.nn.Module):
         run._check_interrupted()
         values = dict(convert_tensors_to_scalars(metrics))
         loader._log_numbers(values)
-        if self._ends:
+        if self._ends is not None:
             self._tell_of_the_end(values, step)
         elif run._in_step:
             self._in_step.append((values, step))
@@ -103,10 +106,11 @@ class Logs(torch.nn.Module):
             self._tell(values, step)
 
     def _tell_of_the_end(self, values: dict[str, Any], step: int | None) -> None:
+        assert self._ends is not None
         self._count += 1
-        if self._count > self._heard:
+        if self._count > self._heard.get(self._ends, 0):
             self._tell(values, step)
-            self._heard = self._count
+            self._heard[self._ends] = self._count
             self._mark()
 
     def _tell_taken(self) -> None:
