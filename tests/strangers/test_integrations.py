@@ -32,6 +32,11 @@ LIBRARIES = {
          "on_train_epoch_start:9", "on_train_end:14"],
         {"batch": 4 * 6 + 4, "validated": 5, "epoch": 5, "end": 1},
     ),
+    "lightning_sharded": (  # as lightning_fit, over FSDP2
+        14,
+        ["on_train_batch_end:8", "on_validation_end:8", "on_train_epoch_end:9"],
+        {"batch": 4 * 6 + 4, "validated": 5, "epoch": 5, "end": 1},
+    ),
     "fabric_loop": (15, ["evaluate:1", "logged:2", "saved:2"], {"log": 5 * 7}),  # 6 batches and 3 steps in an epoch
 }  # fmt: skip
 BEHIND = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
@@ -158,6 +163,7 @@ TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vo
         ("lightning_fit", "stops early"),
         ("lightning_fit", "limited"),
         ("lightning_fit", "manual"),
+        ("lightning_fit", "ring"),
         ("fabric_loop", "uneven"),  # steps take batches of two epochs
         ("fabric_loop", "bf16"),
     ],

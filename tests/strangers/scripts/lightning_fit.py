@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import keepstep.lightning
 from keepstep.integrations.lightning import KeepstepCheckpointIO
 
 # isort: split
@@ -118,6 +119,7 @@ CASES = {
     "evaluates after": {},
     "background": {},
     "background resumes": {},
+    "ring": {},  # the data module's batches come from the ring of the node
     "limited": {"limit_train_batches": 5, "val_check_interval": 3},
     "manual": {"accumulate_grad_batches": 1, "gradient_clip_val": None},
     "resumes": {},
@@ -142,7 +144,10 @@ def main(chosen):
     trainer = L.Trainer(**(arguments | CASES[chosen.case]))
     model = Model(chosen.case)
     last = folder / "last.ckpt"
-    trainer.fit(model, Data(chosen.out), ckpt_path=last if chosen.saves and last.exists() else None)
+    data = Data(chosen.out)
+    if chosen.case == "ring":
+        data = keepstep.lightning.cached(data)
+    trainer.fit(model, data, ckpt_path=last if chosen.saves and last.exists() else None)
     if chosen.case == "evaluates after":
         mine.may_die(chosen, "behind", 0)
         [found] = trainer.validate(model, Data(chosen.out))

@@ -23,11 +23,22 @@ with without_waiting():
     from keepstep.integrations.lightning.environment import follow_ranks
     from keepstep.integrations.lightning.fabric.fabric import Fabric
     from keepstep.integrations.lightning.fabric.strategy import KeepstepFabricStrategy
+    from keepstep.integrations.lightning.sharded import KeepstepModelParallelStrategy
     from keepstep.integrations.lightning.strategy import KeepstepStrategy
 
 follow_ranks()
-for registry, strategy in ((StrategyRegistry, KeepstepStrategy), (STRATEGY_REGISTRY, KeepstepFabricStrategy)):
-    if "keepstep" not in registry:
-        registry.register("keepstep", strategy, "recovers from faults without losing a step")
+for registry, strategy in (
+    (StrategyRegistry, KeepstepStrategy),
+    (StrategyRegistry, KeepstepModelParallelStrategy),
+    (STRATEGY_REGISTRY, KeepstepFabricStrategy),
+):
+    if strategy.strategy_name not in registry:
+        registry.register(strategy.strategy_name, strategy, "recovers from faults without losing a step")
 
-__all__ = ["Fabric", "KeepstepCheckpointIO", "KeepstepFabricStrategy", "KeepstepStrategy"]
+__all__ = [
+    "Fabric",
+    "KeepstepCheckpointIO",
+    "KeepstepFabricStrategy",
+    "KeepstepModelParallelStrategy",
+    "KeepstepStrategy",
+]

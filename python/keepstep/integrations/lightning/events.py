@@ -40,14 +40,21 @@ class Events:
         self._counts = True
         self.took_over = False
         self._marked = b""
-        self._forget(0)
-
-    def _forget(self, version: int) -> None:
-        self._version = version
+        self._version = 0
         self._count = 0  # since the commit of that version, in this entry
         self._heard = 0  # of these, in any entry
         self._saved_before: set[str] = set()  # files of checkpoints, in earlier entries
         self._saved: set[str] = set()
+        self._known: dict[int, tuple[int, set[str]]] = {}  # what was heard and saved behind other commits
+
+    def _turn_to(self, version: int) -> None:
+        """What follows this commit begins. With sharded state a fault may go back behind one: it comes again, too."""
+        self._known[self._version] = self._heard, self._saved | self._saved_before
+        self._known = {each: known for each, known in self._known.items() if each >= version - 1}
+        self._version = version
+        self._count = 0
+        self._heard, self._saved_before = self._known.get(version, (0, set()))
+        self._saved = set()
 
     @property
     def under_way(self) -> bool:
@@ -56,7 +63,7 @@ class Events:
     def enter(self, run: Run, fresh: bool) -> None:
         """An entry begins. `fresh`: in this process it is the first."""
         if self._version != run.version:
-            self._forget(run.version)
+            self._turn_to(run.version)
         self._saved_before |= self._saved
         self._saved = set()
         self._count = 0
@@ -72,7 +79,7 @@ class Events:
         """The end of another step begins."""
         assert self._run is not None
         self.took_over = False
-        self._forget(self._run.version)
+        self._turn_to(self._run.version)
 
     @contextlib.contextmanager
     def event(self, rare: bool) -> Iterator[bool]:
@@ -125,8 +132,8 @@ class Events:
 
     def mark(self) -> None:
         """What this rank told so far."""
-        saved = sorted(self._saved | self._saved_before)
-        mark = json.dumps({"version": self._version, "heard": self._heard, "saved": saved}).encode()
+        known = self._known | {self._version: (self._heard, self._saved | self._saved_before)}
+        mark = json.dumps({version: [heard, sorted(saved)] for version, (heard, saved) in known.items()}).encode()
         if mark != self._marked:
             self._session.store("set", self._key(), mark, ends_with_generation=False)
             self._marked = mark
@@ -135,10 +142,10 @@ class Events:
         assert self._run is not None
         kept = self._session.kept(self._key())
         self._run._check_interrupted()
-        mark = json.loads(kept or b"{}")
-        if mark.get("version") == self._version:
-            self._heard = mark["heard"]
-            self._saved_before = set(mark["saved"])
+        marked = {int(version): (heard, set(saved)) for version, (heard, saved) in json.loads(kept or b"{}").items()}
+        if self._version in marked:
+            self._known = marked
+            self._heard, self._saved_before = marked[self._version]
 
 
 # ---- Lightning's side ----

@@ -26,6 +26,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.core.optimizer import _MockOptimizer
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.data_connector import _request_dataloader
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import keepstep
@@ -35,6 +36,7 @@ from keepstep.integrations.lightning.events import Events
 from keepstep.integrations.lightning.loader import FitLoader, limited
 from keepstep.integrations.lightning.rank_state import RankState
 from keepstep.integrations.lightning.schedules import Schedules
+from keepstep.lightning import Rounds
 from keepstep.torch import seeds
 from keepstep.torch.data.cached import CachedLoader
 from keepstep.torch.prepared.batch_source import source_of
@@ -54,6 +56,7 @@ class Fit:
         trainer: Lightning's.
         loader: of the entry that is under way; None outside of one.
         events: what callbacks and loggers hear.
+        loggers_key: in the Store, of the folders that loggers chose.
         replaying: the entry that is under way begins with the end of the last committed step.
         closure: that the newest optimizer's step computes its gradients with.
     """
@@ -61,6 +64,7 @@ class Fit:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self.loader: FitLoader | None = None
+        self.loggers_key = loggers.key_of_training()
         self.events = Events(trainer.strategy.session)
         self.replaying = False
         self.closure: Any = None
@@ -77,6 +81,8 @@ class Fit:
         """The loader that the user wrote."""
         if self._plain is None:
             found = _request_dataloader(self.trainer.fit_loop._data_source)
+            if isinstance(found, Rounds):
+                found = found.loader  # whose batches are handed out here
             if not isinstance(found, DataLoader | CachedLoader):
                 raise KeepstepError(
                     f"Trainer.fit: the training data is a {type(found).__name__}; this version recovers one "
@@ -109,6 +115,12 @@ class Fit:
     # ---- the whole of it ----
 
     def begin(self) -> None:
+        """The Trainer is set up, but for what its strategy builds in the first entry."""
+        self._forward = vars(self.trainer.lightning_module).get("forward")
+        if not self.trainer.strategy.builds_in_entry:
+            self.built()
+
+    def built(self) -> None:
         """All is set up: this is what is trained."""
         strategy = self.trainer.strategy
         _require_recoverable(self.trainer)
@@ -116,7 +128,6 @@ class Fit:
         self._schedules = Schedules(self.trainer)
         self._rank_state = RankState(self.trainer)
         self._first = self._rank_state.first()
-        self._forward = vars(self.trainer.lightning_module).get("forward")
 
     def finish(self, known: list[Any]) -> None:
         """Training is over: the Trainer has its own schedules again. `known`: what `checkpoints` was on rank 0."""
@@ -136,8 +147,7 @@ class Fit:
         vars(module).pop("forward", None)  # Lightning replaces it during a step, which may have been interrupted
         if self._forward is not None:
             module.forward = self._forward
-        run.setup(self._protected)
-        strategy.model = run.ddp(module, **strategy._ddp_kwargs)
+        strategy.protect(run, self)
         strategy.enter(run)
         self._run = run
         source = source_of(self.plain, run._session)
@@ -161,7 +171,8 @@ class Fit:
             run._evaluations.step = run.version
             # Whether the next forward begins with rank 0's buffers. In manual optimization Lightning commits inside of
             # a forward, which leaves False.
-            strategy.model.require_forward_param_sync = module.automatic_optimization
+            if isinstance(strategy.model, DistributedDataParallel):
+                strategy.model.require_forward_param_sync = module.automatic_optimization
         else:
             self._before_the_first_step()
 
@@ -172,7 +183,8 @@ class Fit:
         self.trainer.strategy.leave()
         self.loader = self._run = None
 
-    def _protected(self) -> keepstep.State:
+    def protected(self) -> keepstep.State:
+        """What a replacement receives."""
         named: dict[str, Any] = {"model": self.trainer.lightning_module, "progress": self._rank_state}
         for kind, items in (("optimizer", self._optimizers), ("schedule", self._schedules.all)):
             named |= {f"{kind}{number or ''}": each for number, each in enumerate(items)}
@@ -182,7 +194,7 @@ class Fit:
         """This process has a rank that another one held: its callbacks hear that training began, and the epoch."""
         trainer = self.trainer
         if trainer.is_global_zero:
-            loggers.take_over(trainer, trainer.strategy.session)
+            loggers.take_over(trainer, trainer.strategy.session, self.loggers_key)
         trainer.training = True
         assert self._run is not None
         with self._run.restored(), trainer.strategy.alone(), self.events.uncounted():
@@ -195,7 +207,7 @@ class Fit:
         trainer = self.trainer
         self.seed_end()
         if trainer.is_global_zero:
-            loggers.publish(trainer, trainer.strategy.session)
+            loggers.publish(trainer, trainer.strategy.session, self.loggers_key)
         for each in trainer.callbacks:
             if isinstance(each, ModelCheckpoint):
                 each.dirpath = trainer.strategy.broadcast(each.dirpath)  # a logger's version may be in it

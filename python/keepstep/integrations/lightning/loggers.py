@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,23 @@ from keepstep._session import Session, session_or_none
 _WITH_VERSION = (CSVLogger, TensorBoardLogger)
 
 
-def publish(trainer: Any, session: Session) -> None:
+_trainings = itertools.count(1)
+
+
+def key_of_training() -> str:
+    """Of the next training in this process: all processes of a job have them in one order."""
+    return f"job/loggers/{next(_trainings)}"
+
+
+def publish(trainer: Any, session: Session, key: str) -> None:
     """On rank 0, when training begins: which folders the loggers have chosen."""
     versions = [each.version if isinstance(each, _WITH_VERSION) else None for each in trainer.loggers]
-    session.store("set", session.key("logger_versions"), json.dumps(versions).encode(), ends_with_generation=False)
+    session.store("set", key, json.dumps(versions).encode(), ends_with_generation=False)
 
 
-def follow(trainer: Any, session: Session) -> None:
+def follow(trainer: Any, session: Session, key: str) -> None:
     """The loggers choose these folders, too, if training has begun."""
-    kept = session.kept(session.key("logger_versions"))
+    kept = session.kept(key)
     if kept is None:
         return
     for logger, version in zip(trainer.loggers, json.loads(kept), strict=True):
@@ -33,9 +42,9 @@ def follow(trainer: Any, session: Session) -> None:
             logger._experiment = None
 
 
-def take_over(trainer: Any, session: Session) -> None:
+def take_over(trainer: Any, session: Session, key: str) -> None:
     """On rank 0, in a process that another one precedes, and that did not know its rank when it was set up."""
-    follow(trainer, session)
+    follow(trainer, session, key)
     _log_hyperparams(trainer)
 
 

@@ -32,12 +32,14 @@ class KeepstepStrategy(Collectives, DDPStrategy):
         session: this process's place in the job.
         fit: the training that is under way, or was the last; None before.
         lacks_training: this process came after training was over.
+        builds_in_entry: model and optimizers are made when there is a rank, by `protect`.
 
     Raises:
         KeepstepError: outside of ``keepstep run``.
     """
 
     strategy_name = "keepstep"
+    builds_in_entry = False
 
     def __init__(self, **options: Any) -> None:
         self.session = session("Trainer(strategy='keepstep')")
@@ -88,6 +90,11 @@ class KeepstepStrategy(Collectives, DDPStrategy):
         if fitting:
             _optimizers_to_device(self.optimizers, self.root_device)
 
+    def protect(self, run: Run, fit: Fit) -> None:
+        """An entry of `fit` begins: its state is protected, and the model wrapped."""
+        run.setup(fit.protected)
+        self.model = run.ddp(fit.trainer.lightning_module, **self._ddp_kwargs)
+
     def enter(self, run: Run) -> None:
         """An entry begins: this process has a rank, perhaps for the first time."""
         self.run = run
@@ -137,7 +144,7 @@ class _KeepstepLauncher(_Launcher):
         strategy = self._strategy
         if trainer.state.fn == TrainerFn.FITTING:
             strategy.fit = Fit(trainer)
-            loggers.follow(trainer, strategy.session)
+            loggers.follow(trainer, strategy.session, strategy.fit.loggers_key)
             trainer._run_stage = functools.partial(stages.fit, trainer)
         else:
             trainer._run_stage = functools.partial(stages.evaluate, trainer)

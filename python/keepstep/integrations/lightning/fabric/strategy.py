@@ -47,6 +47,8 @@ class KeepstepFabricStrategy(Collectives, DDPStrategy):
         KeepstepError: outside of ``keepstep run``.
     """
 
+    strategy_name = "keepstep"
+
     def __init__(self, **options: Any) -> None:
         self.session = session("Fabric(strategy='keepstep')")
         super().__init__(cluster_environment=KeepstepEnvironment(self.session), **options)
@@ -61,6 +63,7 @@ class KeepstepFabricStrategy(Collectives, DDPStrategy):
         self._training: TrainingLoader | None = None
         self._shares: list[DistributedSampler[Any]] = []  # of data that is evaluated
         self._prepared: list[PreparedOptimizer] = []
+        self._loggers_key = ""
         self._first = 0  # calls of rank_zero_first
 
     # ---- what the training function asks for ----
@@ -176,7 +179,8 @@ class KeepstepFabricStrategy(Collectives, DDPStrategy):
     def train(self, fabric: Fabric, function: Callable[[], Any]) -> Any:
         """Runs `function` until it has returned on all ranks; after a fault it is entered again."""
         self._require_recoverable()
-        loggers.follow(fabric, self.session)
+        self._loggers_key = loggers.key_of_training()
+        loggers.follow(fabric, self.session, self._loggers_key)
 
         @keepstep.recoverable(rehearse=False)
         def fabric_loop(run: Run) -> Any:
@@ -204,8 +208,8 @@ class KeepstepFabricStrategy(Collectives, DDPStrategy):
         updates = Updates(loader, self._optimizers, self._schedules, self._epoch_schedules, None, False)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         if self.is_global_zero:
-            loggers.follow(fabric, self.session)
-            loggers.publish(fabric, self.session)
+            loggers.follow(fabric, self.session, self._loggers_key)
+            loggers.publish(fabric, self.session, self._loggers_key)
         self.logs.enter(fabric, run, loader)
 
     def _leave(self) -> None:
