@@ -52,8 +52,13 @@ def lines_of(out):
 
 
 def end(process):
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """torchrun's workers are in sessions of their own: it ends them."""
+    process.terminate()
+    try:
+        process.wait(45)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run(checkout, strategy, tests, out):

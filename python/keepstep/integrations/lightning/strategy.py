@@ -108,12 +108,13 @@ class KeepstepStrategy(Collectives, DDPStrategy):
 
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().backward(closure_loss, optimizer, *args, **kwargs)
-        assert self.fit is not None
-        self.fit.step.losses.append(closure_loss.detach())
+        if self.fit is not None and self.run is not None:
+            self.fit.step.losses.append(closure_loss.detach())
         return loss
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        assert self.fit is not None
+        if self.fit is None or self.run is None:  # a loop that somebody runs by hand, outside of training
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
         self.fit.closure = closure
         return super().optimizer_step(self.fit.prepared(optimizer), closure, model, **kwargs)
 
