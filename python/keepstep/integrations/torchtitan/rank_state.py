@@ -1,0 +1,85 @@
+"""What a trainer's process keeps besides model, optimizers and schedules: where it is, and what its log will say.
+
+It may differ between ranks. It is taken just before the vote on a step, and goes with the rank's shard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from keepstep.torch.state import extra_state
+
+
+class StepFigures:
+    """What the trainer's log of a step follows from.
+
+    Attributes:
+        tokens: that count in the loss, of each batch of this rank.
+        losses: of each forward and backward of this rank.
+        norm: of the gradients, over all ranks; None before it is known.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.losses: list[torch.Tensor] = []
+        self.norm: torch.Tensor | None = None
+
+
+class RankState(torch.nn.Module):
+    """Of one trainer; protected by its extra state.
+
+    Attributes:
+        taken: the state of the newest step that this rank voted on, or began with.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        super().__init__()
+        self._trainer = trainer
+        self.taken: dict[str, Any] = {}
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return self.taken
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.taken = state
+
+    def take(self, figures: StepFigures) -> None:
+        """Behind the last batch of a step, and before its vote."""
+        state = {
+            "trainer": self._trainer.state_dict(),
+            "loader": _position(self._trainer.dataloader),
+            "tokens": figures.tokens,
+            "losses": figures.losses,
+            "norm": figures.norm,
+        }
+        plain: dict[str, Any] = extra_state.decoded(extra_state.encoded("torchtitan's Trainer", state))  # a copy
+        self.taken = plain
+
+    def put_back(self) -> StepFigures:
+        """The trainer of this process is as it was when the state was taken."""
+        self._trainer.load_state_dict(self.taken["trainer"])
+        _move(self._trainer.dataloader, self.taken["loader"])
+        figures = StepFigures()
+        figures.tokens = list(self.taken["tokens"])
+        figures.losses = list(self.taken["losses"])
+        figures.norm = self.taken["norm"]
+        return figures
+
+
+def _position(loader: Any) -> dict[str, Any]:
+    """Of the loader, as plain data: torchtitan's own would be pickled."""
+    if isinstance(loader, StatefulDataLoader):
+        return dict(StatefulDataLoader.state_dict(loader))
+    return dict(loader.state_dict())
+
+
+def _move(loader: Any, position: dict[str, Any]) -> None:
+    # A copy: loaders keep what they are given, and change it.
+    position = extra_state.decoded(extra_state.encoded("", position))
+    if isinstance(loader, StatefulDataLoader):
+        StatefulDataLoader.load_state_dict(loader, position)
+    else:
+        loader.load_state_dict(position)

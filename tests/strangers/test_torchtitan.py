@@ -1,0 +1,86 @@
+"""torchtitan's trainer: ranks are killed in each phase of a step, and in what it does between two steps.
+
+What it logs for TensorBoard, its checkpoints and all bits of the state equal those of an undisturbed job.
+"""
+
+import pytest
+from test_integrations import WORLD, assert_only_this_rank_has_another_process, left_by, run_library
+
+from harness import PHASES
+
+STEPS = 10
+# At a step after which it saves and validates, and at one of the next.
+BEHIND = [
+    "before log:3", "behind log:6", "before dcp_save:6", "behind dcp_save:3", "before validate:9", "behind validate:6",
+]  # fmt: skip
+
+
+def run(folder, case, *arguments, until=STEPS, **options):
+    return run_library("titan_train", folder, "--case", case, *arguments, until=until, **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    known = {}
+
+    def get(case):
+        if case not in known:
+            left = left_by(run(tmp_path_factory.mktemp(case), case, spares=0))
+            assert [line["step"] for line in left["logged"]] == list(range(1, STEPS + 1))
+            losses = [line["step"] for line in left["told"] if line["event"] == "loss_metrics/global_avg_loss"]
+            assert losses == list(range(1, STEPS + 1))
+            assert [line["event"] for line in left["told"]].count("folder") == 1
+            assert left["saved"] == ["step-10", "step-6", "step-9"]
+            known[case] = left
+        return known[case]
+
+    return get
+
+
+def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path):
+    job = run(tmp_path, "plain", inject=["kill:rank=1,step=4,phase=backward"])
+    assert left_by(job) == undisturbed("plain"), job.explain()
+    assert_only_this_rank_has_another_process(job, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", range(WORLD))
+def test_a_rank_killed_in_each_phase_changes_nothing(undisturbed, tmp_path, rank):
+    deaths = [f"kill:rank={rank},step={step},phase={phase}" for step, phase in enumerate(PHASES, 3)]
+    job = run(tmp_path, "plain", inject=deaths)
+    assert left_by(job) == undisturbed("plain"), job.explain()
+    assert_only_this_rank_has_another_process(job, rank)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, rank):
+    """What was logged by then is not logged again; what was interrupted is done again."""
+    job = run(tmp_path, "plain", "--die", ", ".join(f"{rank}:{event}" for event in BEHIND))
+    assert len(list(tmp_path.glob("died at *"))) == len(BEHIND), job.explain()
+    assert left_by(job) == undisturbed("plain"), job.explain()
+    assert_only_this_rank_has_another_process(job, rank)
+
+
+TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=6,phase=after_vote"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["hybrid", "tensor", "pipeline"])
+def test_two_deaths_change_nothing_with_other_parallelism(undisturbed, tmp_path, case):
+    job = run(tmp_path, case, inject=TWICE)
+    assert left_by(job) == undisturbed(case), job.explain()
+
+
+@pytest.mark.long
+def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path):
+    """One rank dies before the first step behind it."""
+    reference = left_by(run(tmp_path / "undisturbed", "resumes", spares=0))
+    saves = ["--saves", tmp_path / "saves"]
+    first = left_by(run(tmp_path / "first", "resumes", *saves, spares=0, until=6))
+    deaths = ["kill:rank=0,step=1,phase=backward", "kill:rank=3,step=2,phase=after_vote"]
+    second = run(tmp_path / "second", "resumes", *saves, inject=deaths)
+    left = left_by(second)
+    losses = [[line["global_avg_loss"] for line in each["logged"]] for each in (first, left, reference)]
+    assert losses[0] + losses[1] == losses[2], second.explain()
+    assert left["final"] == reference["final"], second.explain()
