@@ -4,19 +4,26 @@ What it logs for TensorBoard, its checkpoints and all bits of the state equal th
 """
 
 import pytest
-from test_integrations import WORLD, assert_only_this_rank_has_another_process, left_by, run_library
+from killer import SCRIPTS
+from test_integrations import WORLD, assert_only_this_rank_has_another_process, left_by
 
-from harness import PHASES
+from harness import PHASES, finish, json_lines, start
 
 STEPS = 10
+LONG_S = 900  # each process imports torch's compiler with torchtitan: 7 s of CPU time
 # At a step after which it saves and validates, and at one of the next.
 BEHIND = [
     "before log:3", "behind log:6", "before dcp_save:6", "behind dcp_save:3", "before validate:9", "behind validate:6",
 ]  # fmt: skip
 
 
-def run(folder, case, *arguments, until=STEPS, **options):
-    return run_library("titan_train", folder, "--case", case, *arguments, until=until, **options)
+def run(folder, case, *arguments, until=STEPS, spares=1, inject=()):
+    options = [part for text in inject for part in ("--inject", text)]
+    process, command = start(
+        folder, SCRIPTS / "titan_train.py", "--out", folder, "--until", until, "--case", case, *arguments, world=WORLD,
+        spares=spares, options=options,
+    )  # fmt: skip
+    return finish(folder, process, command, LONG_S)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,19 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, rank
     assert len(list(tmp_path.glob("died at *"))) == len(BEHIND), job.explain()
     assert left_by(job) == undisturbed("plain"), job.explain()
     assert_only_this_rank_has_another_process(job, rank)
+
+
+@pytest.mark.long
+def test_the_command_line_does_the_same(undisturbed, tmp_path):
+    folder = tmp_path / "job"
+    options = ["--inject", "kill:rank=0,step=4,phase=backward"]
+    process, command = start(
+        folder, SCRIPTS / "titan_main.py", "--out", folder, "--until", STEPS, world=WORLD, spares=1, options=options
+    )
+    job = finish(folder, process, command, LONG_S)
+    assert job.exit_code == 0, job.explain()
+    assert json_lines(folder / "told.jsonl") == undisturbed("plain")["told"], job.explain()
+    assert_only_this_rank_has_another_process(job, 0)
 
 
 TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=6,phase=after_vote"]

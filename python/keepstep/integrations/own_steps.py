@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keepstep import KeepstepError, _engine
 from keepstep.torch import seeds
-from keepstep.torch.distributed import agreement
 from keepstep.torch.step.open_step import CommittedStep, OpenStep
 
 if TYPE_CHECKING:
@@ -35,26 +33,14 @@ class OwnStep(OpenStep):
 
 
 class OwnSteps:
-    """The steps of one entry, up to `last_step`. For the main thread; every rank calls the same methods.
-
-    What the loop does behind a commit, up to the next step, is the step's end. `mark` notes how far this rank came in
-    it, whichever process holds the rank.
-
-    Attributes:
-        unended: the entry begins with the end of the last committed step, which a fault interrupted on some rank.
-    """
+    """The steps of one entry, up to `last_step`. For the main thread; every rank calls the same methods."""
 
     def __init__(self, run: Run, last_step: int) -> None:
         self._run = run
         self._last = last_step if run._session.witness is None else run._session.witness.bounded(last_step)
         self._batches = 0
-        self._mark = self._kept()
         run._enter_loop()
         run._loops.begin(run.version, last_step)
-        done = run.version == 0 or self._mark.get("ended") == run.version
-        self.unended = agreement.sum_of_ranks(int(not done)) > 0
-        if self.unended:
-            run._evaluations.step = run.version
 
     @property
     def step(self) -> OwnStep:
@@ -65,9 +51,8 @@ class OwnSteps:
         return step
 
     def open(self) -> bool:
-        """The next step begins; the end of the one before is over on this rank. False where there is none any more."""
+        """The next step begins. False where there is none any more."""
         run = self._run
-        self.end()
         run._loops.finish_body(more=True)
         if not run._loops.goes_on(self._last):
             return False
@@ -90,12 +75,6 @@ class OwnSteps:
         step.recorded = loss
         self._run._commit_step(step, (update,), communicates, None)
 
-    def end(self) -> None:
-        """The end of the last committed step is over on this rank."""
-        run = self._run
-        run._evaluations.step = 0
-        self.mark(ended=run.version)  # version 0, too: a job that starts again has an older mark
-
     def close(self) -> None:
         """The loop is over, on all ranks."""
         run = self._run
@@ -105,7 +84,6 @@ class OwnSteps:
             run._registry.drop_gradients()
             run._loops.step = None
             return
-        self.end()
         run._loops.finish_body(more=False)
         run._loops.end()
 
@@ -117,23 +95,3 @@ class OwnSteps:
         """Publishes those of `values` that are numbers with the last committed step."""
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         CommittedStep(self._run, self._run.version).log(**numbers)
-
-    # ---- how far this rank came ----
-
-    def marked(self, name: str) -> int:
-        """The newest step that was marked so, by whichever process held this rank; 0 if none."""
-        return int(self._mark.get(name, 0))
-
-    def mark(self, **steps: int) -> None:
-        """Marks the end of these steps; for `marked`."""
-        self._mark |= steps
-        self._run._session.store("set", self._key(), json.dumps(self._mark).encode(), ends_with_generation=False)
-
-    def _kept(self) -> dict[str, int]:
-        kept = self._run._session.kept(self._key())
-        self._run._check_interrupted()
-        found: dict[str, int] = json.loads(kept or b"{}")
-        return found
-
-    def _key(self) -> str:
-        return self._run._session.key(f"own_steps/{self._run.rank}")

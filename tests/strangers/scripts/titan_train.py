@@ -99,7 +99,7 @@ def local(state):
     return {name: each.to_local() if hasattr(each, "to_local") else each for name, each in state.items()}
 
 
-def main(chosen):
+def configuration(chosen):
     out = Path(chosen.out)
     folder = Path(chosen.saves or chosen.out)
     corpus(out / "corpus")
@@ -107,7 +107,7 @@ def main(chosen):
     dies_in(chosen, MetricsProcessor, "log", lambda self, step, *_, **__: step)
     dies_in(chosen, CheckpointManager, "dcp_save", lambda self, _, checkpoint_id, **__: int(checkpoint_id[-1]))
     dies_in(chosen, Validator, "validate", lambda self, parts, step: step)
-    config = Trainer.Config(
+    return Trainer.Config(
         model_spec=titan_cpu.small_llama(len(LETTERS) + 2),
         hf_assets_path=str(out / "corpus"),
         dump_folder=str(folder),
@@ -130,11 +130,14 @@ def main(chosen):
         ),
         validator=Validator.Config(enable=chosen.case != "pipeline", freq=3, steps=2, dataloader=texts),
     )
-    trainer = recoverable(config)
+
+
+def main(chosen):
+    trainer = recoverable(configuration(chosen))
     trainer.train()
     trainer.close()
     if os.environ["RANK"] == "0":
-        tell(folder / "tb", out / "told.jsonl")
+        tell(Path(chosen.saves or chosen.out) / "tb", Path(chosen.out) / "told.jsonl")
     states = {f"model{number}": local(each.state_dict()) for number, each in enumerate(trainer.model_parts)}
     states["optimizers"] = local(trainer.optimizers.state_dict())
     mine.leave(chosen.out, os.environ["RANK"], **states)

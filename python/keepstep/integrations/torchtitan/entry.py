@@ -16,6 +16,7 @@ from torchtitan.components.loss import IGNORE_INDEX
 from keepstep.integrations.own_steps import OwnSteps
 from keepstep.integrations.torchtitan import loop
 from keepstep.integrations.torchtitan.rank_state import RankState, StepFigures
+from keepstep.integrations.torchtitan.step_end import StepEnd
 from keepstep.torch.sharded import fsdp
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Entry:
         self._figures = self._position.put_back()
         began = trainer.step - run.version  # at a checkpoint of torchtitan's
         self._steps = OwnSteps(run, trainer.config.training.steps - began)
-        self._replaying = self._steps.unended
+        self._end = StepEnd(run)
+        self._replaying = self._end.interrupted
         if self._replaying:
             trainer.step -= 1  # the loop counts it again
         optimizers = trainer.optimizers
@@ -52,6 +54,7 @@ class Entry:
         self._instead = [
             (optimizers, "step", self._commit),
             (trainer.lr_schedulers, "step", lambda: None),  # part of the commit
+            (trainer.lr_schedulers, "get_metrics", self._rates),
             (trainer.checkpointer, "load", lambda step=-1: False),  # `build` did
             (processor, "log", self._log),
             (processor, "log_validation", self._log_validation),
@@ -64,6 +67,7 @@ class Entry:
 
     def finish(self) -> None:
         """The loop is over."""
+        self._end.over()
         self._steps.close()
 
     def leave(self) -> None:
@@ -78,6 +82,7 @@ class Entry:
         """Whether there is another step."""
         if self._replaying:
             return True
+        self._end.over()
         self._figures = StepFigures()
         return self._steps.open()
 
@@ -111,6 +116,12 @@ class Entry:
             figures.norm = found.detach().clone()
         assert figures.norm is not None
         return figures.norm
+
+    def _rates(self) -> dict[str, float]:
+        if not self._replaying:
+            schedules = self._trainer.lr_schedulers
+            self._figures.rates = type(schedules).get_metrics(schedules)
+        return self._figures.rates
 
     def logged_step(self) -> None:
         """The step is logged. What follows needs no figures of it."""
@@ -164,6 +175,6 @@ class Entry:
 
     def _once(self, what: str, step: int, tell: Callable[[], None]) -> None:
         self._steps.check()
-        if self._steps.marked(what) < step:
+        if not self._end.told(what, step):
             tell()
-            self._steps.mark(**{what: step})
+            self._end.tell(what, step)

@@ -20,12 +20,14 @@ class StepFigures:
         tokens: that count in the loss, of each batch of this rank.
         losses: of each forward and backward of this rank.
         norm: of the gradients, over all ranks; None before it is known.
+        rates: learning rates that the step was computed with, by the names that the trainer logs.
     """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.losses: list[torch.Tensor] = []
         self.norm: torch.Tensor | None = None
+        self.rates: dict[str, float] = {}
 
 
 class RankState(torch.nn.Module):
@@ -54,6 +56,7 @@ class RankState(torch.nn.Module):
             "tokens": figures.tokens,
             "losses": figures.losses,
             "norm": figures.norm,
+            "rates": figures.rates,
         }
         plain: dict[str, Any] = extra_state.decoded(extra_state.encoded("torchtitan's Trainer", state))  # a copy
         self.taken = plain
@@ -66,6 +69,7 @@ class RankState(torch.nn.Module):
         figures.tokens = list(self.taken["tokens"])
         figures.losses = list(self.taken["losses"])
         figures.norm = self.taken["norm"]
+        figures.rates = dict(self.taken["rates"])
         return figures
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keepstep.migrate.names.name import Group, Name
 
 LIBRARIES = Group(
-    ("transformers", "accelerate", "lightning", "pytorch_lightning", "nemo", "megatron", "deepspeed"),
+    ("transformers", "accelerate", "lightning", "pytorch_lightning", "nemo", "megatron", "deepspeed", "torchtitan"),
     "docs/reference/migrate.md",
     (
         Name(
@@ -44,6 +44,17 @@ LIBRARIES = Group(
             "no counterpart: write the loop ([existing_loop.md](../how-to/existing_loop.md)). Unchanged, it restarts "
             "from its checkpoint",
         ),
-        Name(("megatron.core", "deepspeed.initialize"), "Megatron-Core, DeepSpeed", "no counterpart"),
+        Name(
+            ("torchtitan.trainer.Trainer", "torchtitan.train.main"),
+            "torchtitan",
+            "`keepstep.integrations.torchtitan.recoverable(config)`, on CPUs "
+            "([torchtitan.md](../how-to/torchtitan.md))",
+        ),
+        Name(
+            ("megatron.core",),
+            "Megatron-Core",
+            "`keepstep.integrations.megatron.recoverable`, on CPUs ([megatron.md](../how-to/megatron.md))",
+        ),
+        Name(("deepspeed.initialize",), "DeepSpeed", "no counterpart"),
     ),
 )
