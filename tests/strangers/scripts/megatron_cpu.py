@@ -36,6 +36,7 @@ class OnCpu(TorchFunctionMode):
 def on_cpu():
     torch.cuda.current_device = lambda: CPU
     torch.cuda.synchronize = lambda *_: None
+    torch.cuda.Stream = lambda *_, **__: None  # made for several instances, used where gradients overlap only
     torch.cuda.manual_seed = torch.manual_seed
     torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()
     megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
