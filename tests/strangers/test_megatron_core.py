@@ -78,6 +78,13 @@ def test_a_rank_killed_in_each_phase_changes_nothing(undisturbed, tmp_path, case
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("case", "expected"), [("overlapping gather", "overlap_param_gather"), ("gloo", "of Gloo")])
+def test_what_cannot_be_recovered_ends_the_job_before_it_trains(tmp_path, case, expected):
+    job = run(tmp_path, case, spares=0)
+    assert job.exit_code != 0 and expected in job.output and not job.metrics, job.explain()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["overlapped", "bfloat16", "instances", "tensor"])
 def test_two_deaths_change_nothing_in_other_cases(undisturbed, tmp_path, case):
     deaths = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=6,phase=after_vote"]

@@ -26,8 +26,11 @@ CASES = {
     "overlapped": {"ddp": {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "bucket_size": 10_000}},
     "instances": {"ddp": {"use_distributed_optimizer": True, "num_distributed_optimizer_instances": 2}},
     "bfloat16": {"ddp": {"use_distributed_optimizer": True}, "type": torch.bfloat16},
+    "overlapping gather": {
+        "ddp": {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+    },
+    "gloo": {"parallel": {"create_gloo_process_groups": True}},
     "tensor": {"parallel": {"tensor_model_parallel_size": 2}, "ddp": {"use_distributed_optimizer": True}},
-    "pipeline": {"parallel": {"pipeline_model_parallel_size": 2}, "ddp": {"use_distributed_optimizer": True}},
 }
 chosen = mine.options()
 case = CASES[chosen.case]
@@ -64,8 +67,7 @@ def forward_step(data, model):
 def build():
     ddp = case.get("ddp", {})
     parallel_state.initialize_model_parallel(
-        **case.get("parallel", {}),
-        create_gloo_process_groups=False,
+        **({"create_gloo_process_groups": False} | case.get("parallel", {})),
         num_distributed_optimizer_instances=ddp.get("num_distributed_optimizer_instances", 1),
     )
     model_parallel_cuda_manual_seed(7)
@@ -79,12 +81,10 @@ def build():
         attention_dropout=0.1,
         bf16=kind == torch.bfloat16,
         params_dtype=kind,
-        pipeline_dtype=kind,
         masked_softmax_fusion=False,
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
-        pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
         finalize_model_grads_func=finalize_model_grads,
     )
     model = GPTModel(
@@ -92,8 +92,6 @@ def build():
         get_gpt_layer_local_spec(),
         WORDS,
         LENGTH,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
         position_embedding_type="learned_absolute",
     ).to(kind)
     model = DistributedDataParallel(config, DistributedDataParallelConfig(grad_reduce_in_fp32=True, **ddp), model)
@@ -125,8 +123,7 @@ def train(model, optimizer, scheduler):
             micro_batch_size=MICRO_BATCH,
             forward_only=False,
         )
-        if losses:  # on the last stage of a pipeline
-            build.log(loss_here=sum(float(each["loss"]) for each in losses) / len(losses))
+        build.log(loss_here=sum(float(each["loss"]) for each in losses) / MICRO_BATCHES)
         done, norm, _ = optimizer.step()
         scheduler.step(increment=8)
         rate = optimizer.param_groups[0]["lr"]

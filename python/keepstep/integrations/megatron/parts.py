@@ -44,11 +44,10 @@ def require_recoverable(chunks: list[Any], optimizer: Any, replicated: bool) -> 
             "recoverable(replicated=True): ranks hold different parts (tensor or pipeline parallelism, or the "
             "distributed optimizer); write recoverable without it"
         )
-    on_gpu = any(each.device.type != "cpu" for chunk in chunks for each in chunk.module.parameters())
-    if on_gpu and not replicated:
+    if any(each.device.type != "cpu" for chunk in chunks for each in chunk.module.parameters()):
         raise KeepstepError(
-            "recoverable: keepstep protects sharded state on CPUs only in this version. On GPUs every rank has to hold "
-            "all of the state: recoverable(replicated=True), without the distributed optimizer"
+            "recoverable: the model is on a GPU. What run.setup(with_rank=True) builds has process groups "
+            "for CPU tensors only in this version"
         )
 
 

@@ -58,8 +58,14 @@ class Recoverable:
     def training(self, function: Callable[..., R]) -> Callable[[], R]:
         """Decorates the function with the loop, which gets what ``build`` returned. After a fault it is entered again,
         in the same process. It uses `iterations`."""
-        if session_or_none() is None:
+        session = session_or_none()
+        if session is None:
             return lambda: function(*self._build())
+        if session.welcome.elastic:
+            raise KeepstepError(
+                "recoverable: an elastic job (--nnodes MIN:MAX) changes its ranks, which Megatron's process groups "
+                "cannot follow; start it with a fixed number of nodes"
+            )
 
         @keepstep.recoverable(rehearse=False)
         def megatron_train(run: Run) -> R:
