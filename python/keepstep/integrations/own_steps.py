@@ -80,12 +80,21 @@ class OwnSteps:
         run = self._run
         step = run._loops.step
         if step is not None and not step.committed:  # it ran out of data
-            run._loops.left(step)
-            run._registry.drop_gradients()
-            run._loops.step = None
+            self.left()
             return
         run._loops.finish_body(more=False)
         run._loops.end()
+
+    def left(self) -> None:
+        """The loop was left by `break` or an exception."""
+        run = self._run
+        step = run._loops.step
+        if step is None or run._engine.interrupted():
+            return
+        run._loops.left(step)
+        if not step.committed:
+            run._registry.drop_gradients()
+            run._loops.step = None
 
     def check(self) -> None:
         """Raises if the generation ended: collectives were cut short, and what they returned must not be used."""

@@ -96,7 +96,11 @@ class Recoverable:
             self._seed(run)
             steps.batch()
             number = steps.step.number
-            yield number - 1
+            try:
+                yield number - 1
+            except GeneratorExit:
+                steps.left()
+                raise
             if not steps.step.committed:
                 raise KeepstepError(f"iteration {number - 1} ended without optimizer.step(); each needs one")
         steps.close()
