@@ -75,9 +75,11 @@ class RankState(torch.nn.Module):
 
 def _position(loader: Any) -> dict[str, Any]:
     """Of the loader, as plain data: torchtitan's own would be pickled."""
-    if isinstance(loader, StatefulDataLoader):
-        return dict(StatefulDataLoader.state_dict(loader))
-    return dict(loader.state_dict())
+    if not isinstance(loader, StatefulDataLoader):
+        return dict(loader.state_dict())
+    if loader.next_iter_state is not None:  # loaded, and not iterated yet: a data set may answer with its beginning
+        return dict(loader.next_iter_state)
+    return dict(StatefulDataLoader.state_dict(loader))
 
 
 def _move(loader: Any, position: dict[str, Any]) -> None:
