@@ -38,7 +38,6 @@ def made(self, *args, **options):
     options.setdefault("accelerator", "cpu")
     if options.get("devices", "auto") in ("auto", 1):
         options["devices"] = 2
-    options.setdefault("enable_progress_bar", False)
     _made(self, *args, **options)
 
 
