@@ -35,8 +35,9 @@ class Store:
     def put(self, key: str, bytes: bytes) -> None: ...
     def remove(self, key: str) -> None: ...
 
-def open_store(url: str, environment: dict[str, str] | None = None) -> Store:
-    """`environment`: used instead of os.environ to find the credentials for S3."""
+def open_store(url: str, environment: dict[str, str] | None = None, command: str = "") -> Store:
+    """`environment`: used instead of os.environ to find the credentials for S3. `command`: the program keepstep, which
+    starts a memory server; otherwise KEEPSTEP_COMMAND, or from PATH."""
 
 class FileSums:
     @property

@@ -133,8 +133,10 @@ void bind_store(nb::module_& module) {
   module.attr("CHUNK_BYTES") = kChunkBytes;
   module.def(
       "open_store",
-      [](const std::string& url, const std::optional<std::map<std::string, std::string>>& environment) -> Store {
+      [](const std::string& url, const std::optional<std::map<std::string, std::string>>& environment,
+         const std::string& command) -> Store {
         StoreOptions options;
+        options.command = command;
         if (environment) {
           options.environment = [values = *environment](const char* name) -> const char* {
             const auto found = values.find(name);
@@ -143,8 +145,9 @@ void bind_store(nb::module_& module) {
         }
         return value_or_throw(open_store(url, options));
       },
-      "url"_a, "environment"_a = nb::none(),
-      "`environment`: where S3 finds its credentials, in the place of os.environ.");
+      "url"_a, "environment"_a = nb::none(), "command"_a = "",
+      "`environment`: where S3 finds its credentials, in the place of os.environ. `command`: the program keepstep, which "
+      "starts a memory server; otherwise KEEPSTEP_COMMAND, or from PATH.");
 }
 
 void bind_files(nb::module_& module) {

@@ -28,7 +28,12 @@ StatusOr<FileWriter> FileWriter::create(ObjectStore& store, std::string_view key
 Status FileWriter::append(std::span<const std::byte> bytes) {
   // In small bites, so that checksum and copy find the same bytes in the cache.
   constexpr size_t kBite = 1 << 20;
+  constexpr size_t kPiece = 64 << 10;  // below this a piece of its own costs more than it could save
   KEEPSTEP_RETURN_IF_ERROR(check_open());
+  const bool is_piece = bytes.size() >= kPiece;
+  if (is_piece) {
+    writer_->begin_piece();
+  }
   while (!bytes.empty()) {
     const auto bite = bytes.first(std::min(bytes.size(), kBite));
     sums_.add(bite);
@@ -38,6 +43,9 @@ Status FileWriter::append(std::span<const std::byte> bytes) {
     }
     bytes_ += bite.size();
     bytes = bytes.subspan(bite.size());
+  }
+  if (is_piece) {
+    writer_->begin_piece();
   }
   return absl::OkStatus();
 }

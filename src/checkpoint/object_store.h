@@ -1,5 +1,5 @@
-// Where checkpoints are stored: named objects in a folder of a disk or under a prefix of an S3 bucket, behind one
-// interface.
+// Where checkpoints are stored: named objects in a folder of a disk, under a prefix of an S3 bucket, or in the memory of
+// this machine's memory server, behind one interface.
 //
 // Keys are paths below the store's root: "step-000000000123/.metadata". Printable ASCII without '\'; parts of 1 to 255
 // bytes between single slashes, none of them "." or "..", none that begins with ".keepstep-" (the stores' own); 1 to
@@ -17,7 +17,7 @@
 //   OUT_OF_RANGE         the object is shorter than what was asked for, or longer than what may be read at once
 //   PERMISSION_DENIED    no rights, no credentials, wrong credentials
 //   FAILED_PRECONDITION  the destination itself is wrong: read-only, no such bucket, another region, a wrong clock
-//   RESOURCE_EXHAUSTED   disk or quota full
+//   RESOURCE_EXHAUSTED   disk, quota or memory full
 //   UNAVAILABLE          not reachable for longer than `give_up_after`; may work later
 //   DATA_LOSS            the device reports errors, or the bytes are not those that were written
 //   CANCELLED            `interrupt` was called
@@ -80,6 +80,10 @@ class ObjectWriter {
 
   // Takes or copies all of `bytes` before it returns. An error may concern bytes appended earlier.
   virtual Status append(std::span<const std::byte> bytes) = 0;
+
+  // A hint: what is appended next may be somewhere else already, such as a tensor that did not change. A store that keeps
+  // equal pieces once begins a new one here.
+  virtual void begin_piece() {}
 
   // When it returns, the object is there, complete and durable, and replaces any other of its name. Returns its etag.
   virtual StatusOr<std::string> commit() = 0;
@@ -149,9 +153,12 @@ struct StoreOptions {
   int parallel = 4;
   uint64_t part_bytes = uint64_t{16} << 20;  // 5 MiB (S3's limit) to 1 GiB
   uint64_t seed = 0;                         // for the pauses' jitter; 0: a random one
+  // Memory only: the program `keepstep`, which starts the server. Empty: KEEPSTEP_COMMAND, otherwise from PATH.
+  std::string command;
 };
 
-// Opens "file:///folder" or "s3://bucket/prefix?endpoint=URL&region=NAME&..." (all parameters: store_url.h). Neither
+// Opens "file:///folder", "s3://bucket/prefix?endpoint=URL&region=NAME&..." or "memory://NAME?drain=URL" (all
+// parameters: store_url.h). Neither
 // connects nor creates anything: the first call finds out whether the destination exists. INVALID_ARGUMENT says what is
 // wrong with the URL or the options.
 StatusOr<std::unique_ptr<ObjectStore>> open_store(std::string_view url, const StoreOptions& options = {});

@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/memory/protocol.h"
 #include "checkpoint/object_store.h"
 #include "checkpoint/text.h"
 
@@ -65,6 +68,65 @@ Status check_endpoint(std::string_view url, std::string_view endpoint) {
   return absl::OkStatus();
 }
 
+// Fills the values of the parameters that are known. `place`: the URL without them, for messages.
+Status parse_query(std::string_view url, std::string_view place, std::string_view query,
+                   const std::vector<std::pair<std::string_view, std::string*>>& known) {
+  std::set<std::string_view> seen;
+  for (const std::string_view field : split(query, '&')) {
+    if (field.empty()) {
+      continue;
+    }
+    const size_t equals = field.find('=');
+    const std::string_view name = field.substr(0, equals);
+    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.first == name; });
+    if (found == known.end()) {  // the message omits the value: it may be a secret
+      std::vector<std::string> names;
+      for (const auto& [each, value] : known) {
+        names.emplace_back(each);
+      }
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the destination %s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
+          "secrets come from the environment or a profile, never from here",
+          place, name, absl::StrJoin(names, ", ")));
+    }
+    if (!seen.insert(name).second) {
+      return wrong(url, absl::StrFormat("has '%s' twice", name));
+    }
+    KEEPSTEP_ASSIGN_OR_RETURN(*found->second,
+                              percent_decoded(equals == std::string_view::npos ? "" : field.substr(equals + 1)));
+    if (found->second->empty()) {
+      return wrong(url, absl::StrFormat("has no value for '%s'", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<StoreUrl> parse_memory(std::string_view url, std::string_view rest) {
+  const size_t question = rest.find('?');
+  MemoryUrl parsed{.name = std::string(rest.substr(0, question))};
+  if (!memory::is_destination_name(parsed.name)) {
+    return wrong(url,
+                 "names no memory; write memory://NAME, a letter and then letters, digits, '-', '.' and '_', at most 100");
+  }
+  std::string keep;
+  KEEPSTEP_RETURN_IF_ERROR(parse_query(url, "memory://" + parsed.name,
+                                       question == std::string_view::npos ? "" : rest.substr(question + 1),
+                                       {{"drain", &parsed.drain}, {"drain_keep", &keep}}));
+  if (!keep.empty() && (!absl::SimpleAtoi(keep, &parsed.drain_keep) || parsed.drain_keep == 0)) {
+    return wrong(url, "has a drain_keep that is no number from 1 on");
+  }
+  if (!keep.empty() && parsed.drain.empty()) {
+    return wrong(url, "has a drain_keep and no drain");
+  }
+  if (!parsed.drain.empty()) {
+    KEEPSTEP_ASSIGN_OR_RETURN(const StoreUrl drain, parse_store_url(parsed.drain));
+    if (std::holds_alternative<MemoryUrl>(drain)) {
+      return wrong(url, "drains into memory; a drain is a folder or S3: drain=file:///data/run");
+    }
+  }
+  return parsed;
+}
+
 StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
   if (rest.find('#') != std::string_view::npos) {
     return wrong(url, "has a '#'; in a prefix it is written %23");
@@ -90,33 +152,13 @@ StatusOr<StoreUrl> parse_s3(std::string_view url, std::string_view rest) {
       parsed.prefix = prefix + "/";
     }
   }
-  const std::vector<std::pair<std::string_view, std::string*>> known = {
-      {"region", &parsed.region},   {"endpoint", &parsed.endpoint}, {"addressing", &parsed.addressing},
-      {"profile", &parsed.profile}, {"ca_file", &parsed.ca_file},   {"http", &parsed.http}};
-  constexpr std::string_view kParameters = "region, endpoint, addressing, profile, ca_file, http";
-  std::set<std::string_view> seen;
-  for (const std::string_view field : split(query, '&')) {
-    if (field.empty()) {
-      continue;
-    }
-    const size_t equals = field.find('=');
-    const std::string_view name = field.substr(0, equals);
-    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.first == name; });
-    if (found == known.end()) {  // the message omits the value: it may be a secret
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "the destination s3://%s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
-          "secrets come from the environment or a profile, never from here",
-          path, name, kParameters));
-    }
-    if (!seen.insert(name).second) {
-      return wrong(url, absl::StrFormat("has '%s' twice", name));
-    }
-    KEEPSTEP_ASSIGN_OR_RETURN(*found->second,
-                              percent_decoded(equals == std::string_view::npos ? "" : field.substr(equals + 1)));
-    if (found->second->empty()) {
-      return wrong(url, absl::StrFormat("has no value for '%s'", name));
-    }
-  }
+  KEEPSTEP_RETURN_IF_ERROR(parse_query(url, absl::StrFormat("s3://%s", path), query,
+                                       {{"region", &parsed.region},
+                                        {"endpoint", &parsed.endpoint},
+                                        {"addressing", &parsed.addressing},
+                                        {"profile", &parsed.profile},
+                                        {"ca_file", &parsed.ca_file},
+                                        {"http", &parsed.http}}));
   if (!parsed.endpoint.empty()) {
     KEEPSTEP_RETURN_IF_ERROR(check_endpoint(url, parsed.endpoint));
   }
@@ -183,7 +225,10 @@ StatusOr<StoreUrl> parse_store_url(std::string_view url) {
   if (take_prefix(rest, "s3://")) {
     return parse_s3(url, rest);
   }
-  return wrong(url, "is of no known kind; write file:///folder or s3://bucket/prefix");
+  if (take_prefix(rest, "memory://")) {
+    return parse_memory(url, rest);
+  }
+  return wrong(url, "is of no known kind; write file:///folder, s3://bucket/prefix or memory://NAME");
 }
 
 }  // namespace keepstep::checkpoint

@@ -8,9 +8,13 @@
 //     profile=NAME              of the shared credentials file; default: AWS_PROFILE, then "default"
 //     ca_file=/path             certificates to trust for https; default: AWS_CA_BUNDLE, SSL_CERT_FILE, the system's
 //     http=allow                to talk to an http:// endpoint on another machine; default: KEEPSTEP_S3_HTTP=allow
+//   memory://NAME?...         this machine's memory server; NAME: a letter, then letters, digits, '-', '.', '_'; parameters:
+//     drain=URL                 a file:// or s3:// URL, percent-encoded, to which complete checkpoints are copied
+//     drain_keep=N              how many stay there; default: all
 // Secrets never belong in a URL: it ends up in logs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -34,7 +38,13 @@ struct S3Url {
   std::string http;
 };
 
-using StoreUrl = std::variant<FileUrl, S3Url>;
+struct MemoryUrl {
+  std::string name;
+  std::string drain;  // empty: none
+  uint64_t drain_keep = 0;
+};
+
+using StoreUrl = std::variant<FileUrl, S3Url, MemoryUrl>;
 
 // INVALID_ARGUMENT says what is wrong and what the correct form is.
 StatusOr<StoreUrl> parse_store_url(std::string_view url);

@@ -45,7 +45,7 @@ TEST_P(WrongStoreUrlTest, is_refused_and_says_how_it_should_be) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WrongStoreUrlTest,
-                         testing::Values(Wrong{"/data/run", "file:///folder or s3://bucket/prefix"},
+                         testing::Values(Wrong{"/data/run", "file:///folder, s3://bucket/prefix or memory://NAME"},
                                          Wrong{"", "no known kind"}, Wrong{"gs://bucket", "no known kind"},
                                          Wrong{"file://data/run", "three slashes"}, Wrong{"file:///a/../b", "'..'"},
                                          Wrong{"file:///a%2", "two hexadecimal digits"},

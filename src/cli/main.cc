@@ -8,6 +8,7 @@
 #include "cli/commands/inject_command.h"
 #include "cli/commands/jobs_command.h"
 #include "cli/commands/machine_command.h"
+#include "cli/commands/memory_command.h"
 #include "cli/commands/node_command.h"
 #include "cli/commands/python_command.h"
 #include "cli/commands/rendezvous_bench.h"
@@ -33,6 +34,7 @@ commands:
   migrate  turn the launch of a torchrun or HyperPod job into one of keepstep
   recipe   pre-train and fine-tune known models: jobs that are there, to be run and copied
   ckpt     inspect, verify, export and remove checkpoints
+  memory   checkpoints in memory that outlive jobs: status, stop, serve (writers start it themselves)
   weights  list or save the weights that a running job publishes
   data     build token corpora from text, and inspect them
   bench    measure recovery, or the cost of a step, on this machine
@@ -66,7 +68,7 @@ const std::map<std::string, std::string>& python_commands() {
 
 int unknown_command(const std::string& command) {
   std::vector<std::string> known = {"run",   "node",   "jobs",    "stacks", "inject",
-                                    "scale", "doctor", "version", "--help", "--version"};
+                                    "scale", "doctor", "memory", "version", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }
@@ -102,6 +104,9 @@ int main(const std::vector<std::string>& argv) {
   }
   if (command == "node") {
     return node_main(args);
+  }
+  if (command == "memory") {
+    return memory_main(args);
   }
   if (command == "jobs") {
     return jobs_main(args);

@@ -16,6 +16,7 @@ namespace keepstep::net {
 namespace {
 
 constexpr std::string_view kControl = "keepstep control 1";
+constexpr std::string_view kMemory = "keepstep memory 1";
 constexpr std::string_view kData = "keepstep data 1";
 
 OSSL_PARAM octets(const char* name, std::string_view value) {
@@ -43,6 +44,12 @@ SharedKey SharedKey::control(const JobToken& token, std::string_view rdzv_id) {
   SharedKey key(kControl);
   // The colon ends the purpose: "... 1" with the id "0x" differs from "... 10" with the id "x".
   derive(token.secret(), std::string(kControl) + ":" + std::string(rdzv_id), key.bytes_);
+  return key;
+}
+
+SharedKey SharedKey::memory(const JobToken& token) {
+  SharedKey key(kMemory);
+  derive(token.secret(), std::string(kMemory), key.bytes_);
   return key;
 }
 

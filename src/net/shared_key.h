@@ -26,6 +26,9 @@ class SharedKey {
   // to each other. The token cannot be computed from the key.
   static SharedKey control(const JobToken& token, std::string_view rdzv_id);
 
+  // For the connections between memory servers (src/memory_server): likewise, with the info "keepstep memory 1".
+  static SharedKey memory(const JobToken& token);
+
   // For the connections between the ranks of one generation. A generation's key is derived like the control key, with
   // the info "keepstep data 1:TERM/GENERATION", from `secret`: random bytes that all agents get from one run of a
   // coordinator. Neither the secret nor another generation's key can be computed from a key.

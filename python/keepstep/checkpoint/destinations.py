@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import re
+import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep import _checkpoint
+from keepstep._command import keepstep_command
 from keepstep._errors import KeepstepError
 
 METADATA = ".metadata"
 MAX_METADATA_BYTES = 1 << 29
+FORMS = "a folder, file:///folder, s3://bucket/prefix or memory://NAME (a letter first)"
 
 
 def url_of(destination: str | os.PathLike[str]) -> str:
@@ -22,19 +25,35 @@ def url_of(destination: str | os.PathLike[str]) -> str:
     if "://" in text:
         return text
     if not text:
-        raise KeepstepError("a destination for checkpoints is needed: a folder, file:///folder or s3://bucket/prefix")
+        raise KeepstepError(f"a destination for checkpoints is needed: {FORMS}")
     return Path(text).absolute().as_uri()
+
+
+def in_memory(destination: str | os.PathLike[str]) -> bool:
+    """Whether it is in this machine's memory server: what begins with a digit, or has a colon, is a running job's."""
+    return re.fullmatch(r"memory://[A-Za-z][A-Za-z0-9._-]{0,99}(\?.*)?", os.fspath(destination)) is not None
+
+
+def with_drain(url: str, drain: str | os.PathLike[str], keep: int | None) -> str:
+    """``memory://run?drain=file%3A...``: a destination in memory whose checkpoints are copied to `drain`."""
+    if not in_memory(url) or "?" in url:
+        raise KeepstepError(f"drain={os.fspath(drain)!r} with the destination '{url}'; a drain is of a memory://NAME")
+    if keep is not None and keep < 1:
+        raise KeepstepError(f"drain_keep={keep}; at least 1 is needed, or None to keep all")
+    kept = "" if keep is None else f"&drain_keep={keep}"
+    return f"{url}?drain={urllib.parse.quote(url_of(drain), safe='')}{kept}"
 
 
 def open_store(destination: str | os.PathLike[str], environment: dict[str, str] | None = None) -> _checkpoint.Store:
     """`environment`: the variables in which S3 finds its credentials; None: os.environ."""
-    if os.fspath(destination).startswith("memory://"):
+    memory = os.fspath(destination).startswith("memory://")
+    if memory and not in_memory(destination):
         raise KeepstepError(
             f"'{destination}' is the memory of a running job, which `keepstep ckpt ls`, `show` and `verify` look into. "
-            "A destination for checkpoints is a folder, file:///folder or s3://bucket/prefix"
+            f"A destination for checkpoints is {FORMS}"
         )
     try:
-        return _checkpoint.open_store(url_of(destination), environment)
+        return _checkpoint.open_store(url_of(destination), environment, keepstep_command() if memory else "")
     except _checkpoint.Error as error:
         raise KeepstepError(f"'{destination}' is no destination for checkpoints: {error}") from None
 

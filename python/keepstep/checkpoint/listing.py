@@ -101,8 +101,8 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _at_hand() -> list[str]:
-    """The default destinations: the memory of this machine's jobs, and where these save."""
-    found = []
+    """The default destinations: this machine's memory server, the memory of its jobs, and where these save."""
+    found = memory.served_here()
     for destination in memory.jobs_here():
         found.append(destination)
         try:
@@ -115,7 +115,7 @@ def _at_hand() -> list[str]:
 def ls(arguments: list[str]) -> int:
     options_parser = parser(
         "ls", "Lists the checkpoints in one or more destinations, newest first. Reads names and sizes only. "
-        "Without a destination: the checkpoints of this machine's jobs, in memory and where they save.",
+        "Without a destination: those in this machine's memory server, and of its jobs in memory and where they save.",
     )  # fmt: skip
     options_parser.add_argument("destinations", nargs="*", metavar="DESTINATION")
     options_parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -18,6 +18,7 @@ from keepstep import _checkpoint
 from keepstep._command import keepstep_command
 from keepstep._errors import KeepstepError
 from keepstep._running_job import RunningJob
+from keepstep.checkpoint import destinations
 
 SCHEME = "memory://"
 _QUICK_S, _READ_S = 15.0, 660.0  # the agents' own limits are below these
@@ -41,7 +42,31 @@ _REFUSED = {
 
 
 def is_memory(destination: str | os.PathLike[str]) -> bool:
-    return os.fspath(destination).startswith(SCHEME)
+    """Whether it, or DESTINATION@STEP, is the memory of a running job. What the memory server holds comes first."""
+    place, _ = destinations.split_step(os.fspath(destination))
+    return place.startswith(SCHEME) and not _is_served(place)
+
+
+def _is_served(place: str) -> bool:
+    if not destinations.in_memory(place):
+        return False
+    try:
+        destinations.open_store(place).head("owner.json")
+    except _checkpoint.Error as error:
+        if error.code != "NOT_FOUND":
+            raise KeepstepError(f"'{place}': {error}") from None
+        return False
+    return True
+
+
+def served_here() -> list[str]:
+    """The destinations in this machine's memory server; none if there is no server."""
+    asked = subprocess.run(
+        [keepstep_command(), "memory", "status", "--json"], capture_output=True, text=True, check=False
+    )
+    if asked.returncode != 0:
+        return []
+    return [SCHEME + each["name"] for each in json.loads(asked.stdout)["destinations"]]
 
 
 def refuse(command: str, destinations: Sequence[str]) -> None:

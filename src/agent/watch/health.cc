@@ -14,9 +14,9 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "agent/watch/preflight.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/memory_available.h"
 
 namespace keepstep::agent {
 namespace {
@@ -101,7 +101,7 @@ std::vector<HealthFinding> judge_health(const HealthReading& now, const std::opt
 
 HealthReading measure_health(const std::vector<std::string>& folders) {
   HealthReading reading;
-  reading.memory_available_bytes = available_memory_bytes();
+  reading.memory_available_bytes = memory_available();
   for (const std::string& path : folders) {
     FolderReading folder{.path = path};
     const int64_t begun_ns = monotonic_ns();

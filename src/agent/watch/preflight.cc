@@ -11,12 +11,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "base/fd.h"
+#include "base/memory_available.h"
 #include "observe/journal.h"
 
 namespace keepstep::agent {
@@ -30,61 +30,8 @@ constexpr uint64_t kFilesOfTheAgent = 128;  // connections, logs, journal, the z
 constexpr uint64_t kFilesPerWorker = 16;    // pipes, socket, pidfd, pages, a listener; twice while it is replaced
 constexpr uint64_t kShmErrorBytes = kMiB;
 constexpr uint64_t kShmWarningBytes = 64 * kMiB;
-constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 std::string mebibytes(uint64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMiB); }
-
-// The number behind `key` in a file of "key value" lines, or the file's first number if `key` is empty.
-uint64_t number_in(const fs::path& file, const std::string& key, uint64_t otherwise) {
-  std::ifstream in(file);
-  std::string word;
-  while (in >> word) {
-    if (!key.empty() && word != key) {
-      in.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-      continue;
-    }
-    uint64_t number = 0;
-    if (key.empty()) {
-      in.seekg(0);
-    }
-    return in >> number ? number : otherwise;  // "max" is not a number: no limit
-  }
-  return otherwise;
-}
-
-// What a memory cgroup leaves: its limit minus the usage that cannot be reclaimed.
-uint64_t cgroup_leaves(const fs::path& group, const char* limit_file, const char* usage_file, const char* cache_key) {
-  const uint64_t limit = number_in(group / limit_file, "", kNoLimit);
-  if (limit == kNoLimit) {
-    return kNoLimit;
-  }
-  const uint64_t used = number_in(group / usage_file, "", 0);
-  const uint64_t cache = std::min(used, number_in(group / "memory.stat", cache_key, 0));
-  return limit - std::min(limit, used - cache);
-}
-
-// The minimum over this process's memory cgroup and its ancestors (version 2, or version 1's memory controller).
-uint64_t cgroups_leave() {
-  uint64_t least = kNoLimit;
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    const bool v2 = line.starts_with("0::");
-    const size_t colon = line.rfind(':');
-    if (colon == std::string::npos || (!v2 && line.find(":memory:") == std::string::npos)) {
-      continue;
-    }
-    const fs::path root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (fs::path path = root / fs::path(line.substr(colon + 1)).relative_path();; path = path.parent_path()) {
-      least = std::min(
-          least, v2 ? cgroup_leaves(path, "memory.max", "memory.current", "inactive_file")
-                    : cgroup_leaves(path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
-      if (path == root || !path.has_relative_path()) {
-        break;
-      }
-    }
-  }
-  return least;
-}
 
 uint64_t open_files_now() {
   std::error_code error;
@@ -172,11 +119,6 @@ uint64_t open_files_needed(const JobSpec& spec) {
   return kFilesOfTheAgent + kFilesPerWorker * (uint64_t{spec.nproc_per_node} + spec.spares);
 }
 
-uint64_t available_memory_bytes() {
-  const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:", kNoLimit / 1024);
-  return std::min(kib * 1024, cgroups_leave());
-}
-
 Machine read_machine(uint64_t needed) {
   Machine machine;
   machine.open_files_used = open_files_now();
@@ -190,7 +132,7 @@ Machine read_machine(uint64_t needed) {
     machine.open_files_soft = limit.rlim_cur;
     machine.open_files_hard = limit.rlim_max;
   }
-  machine.memory_available_bytes = available_memory_bytes();
+  machine.memory_available_bytes = memory_available();
   struct statvfs shm{};
   machine.has_dev_shm = statvfs("/dev/shm", &shm) == 0;
   machine.dev_shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;

@@ -34,9 +34,6 @@ struct Machine {
 // generation that is being replaced.
 uint64_t open_files_needed(const JobSpec& spec);
 
-// The minimum of MemAvailable and what the memory cgroups of this process leave.
-uint64_t available_memory_bytes();
-
 // Raises the soft limit on open files, for this process and all it starts, to 65536 or to `needed`, if the hard limit
 // allows it. Then reads the machine's numbers.
 Machine read_machine(uint64_t needed);

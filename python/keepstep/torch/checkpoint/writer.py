@@ -1,4 +1,4 @@
-"""DCP's StorageWriter for disk and S3: data, then `.metadata`, then the manifest that makes it a checkpoint."""
+"""DCP's StorageWriter for disk, S3 and memory: data, then `.metadata`, then the manifest that makes it a checkpoint."""
 
 from __future__ import annotations
 
@@ -67,12 +67,15 @@ class _Written:
 class Writer(StorageWriter):
     """Writes one checkpoint at a time into a namespace: ``dcp.save(state, storage_writer=Writer(url, step=120))``.
 
-    `url`: a folder, ``file:///folder`` or ``s3://bucket/prefix`` that belongs to this job: a second job is refused.
+    `url`: a folder, ``file:///folder``, ``s3://bucket/prefix`` or ``memory://NAME`` (this machine's memory server, which
+    outlives the job) that belongs to this job: a second job is refused.
     `step`: its number; None: one more than the newest. ``dcp.save(..., checkpoint_id=130)`` works as well. `keep`: how
     many complete checkpoints to keep after a save, the newest ones, besides pinned ones; None: all. `max_age_s`:
     removes older ones too, but never the newest. `replace`: replaces a step that exists already, as a whole, instead of
     refusing it. `job`: the same text for every start of one job, so that the next start need not wait until this one is
-    known to be gone; by default KEEPSTEP_JOB, or what torchrun and Slurm set.
+    known to be gone; by default KEEPSTEP_JOB, or what torchrun and Slurm set. `drain`: of a destination in memory, the
+    folder or S3 prefix to which the memory server copies complete checkpoints in the background; `drain_keep`: how many
+    of them stay there, None: all.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class Writer(StorageWriter):
         max_age_s: float | None = None,
         replace: bool = False,
         job: str | None = None,
+        drain: str | os.PathLike[str] | None = None,
+        drain_keep: int | None = None,
     ) -> None:
         super().__init__()
         if step is not None and not 0 <= step < 10**12:
@@ -91,6 +96,10 @@ class Writer(StorageWriter):
         if keep is not None and keep < 1:
             raise KeepstepError(f"keep={keep}; at least 1 is needed, or None to keep all")
         self.url = destinations.url_of(url)
+        if drain is not None:
+            self.url = destinations.with_drain(self.url, drain, drain_keep)
+        elif drain_keep is not None:
+            raise KeepstepError(f"drain_keep={drain_keep} without a drain")
         self.step = step
         self.keep = keep
         self.max_age_s = max_age_s
@@ -101,7 +110,7 @@ class Writer(StorageWriter):
         self._owner: _checkpoint.Owner | None = None  # the coordinator's
         self._world = 1
         self._store: _checkpoint.Store | None = None
-        destinations.open_store(url)  # what is wrong with the URL is told here
+        destinations.open_store(self.url)  # what is wrong with the URL is told here
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_store": None, "_owner": None}  # dcp.async_save may hand it to a process of its own
@@ -177,7 +186,8 @@ class Writer(StorageWriter):
     def checkpoint_id(self) -> str:
         """Where the checkpoint goes, for DCP's messages."""
         step = self._planned.step if self._planned is not None else self.step
-        return self.url if step is None else f"{self.url}/{_checkpoint.folder_of(step)}"
+        place = self.url.partition("?drain=")[0]
+        return place if step is None else f"{place}/{_checkpoint.folder_of(step)}"
 
     # ---- what goes where: by this process itself, unless a subclass hands it over ----
 
