@@ -58,7 +58,8 @@ def test_a_size_that_does_not_share_the_batches_evenly_is_not_used(tmp_path):
         elastic.wait_for_world(2)
         elastic.wait_for_more_steps(5)
         done = elastic.stop()
-    assert {line["ranks"] for line in done.events("generation_prepared")} == {2}, done.explain()
+    ranks = {line["generation"]: line["ranks"] for line in done.events("generation_prepared")}
+    assert {ranks[line["generation"]] for line in done.events("first_commit")} == {2}, done.explain()
 
 
 def test_a_number_of_ranks_that_is_fixed_and_does_not_fit_is_refused(tmp_path):
