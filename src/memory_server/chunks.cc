@@ -104,9 +104,17 @@ bool Chunks::pack_one() {
     return false;
   }
   pack(*chunk);
+  chunk.reset();
   const std::lock_guard lock(mutex_);
   packing_ = false;
+  ++packings_;
+  packing_ended_.notify_all();
   return true;
+}
+
+void Chunks::let_packing_end() {
+  std::unique_lock lock(mutex_);
+  packing_ended_.wait(lock, [this, before = packings_] { return !packing_ || packings_ != before; });
 }
 
 void Chunks::pack(Chunk& chunk) {

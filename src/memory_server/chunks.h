@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -72,6 +73,8 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
   // Packs one chunk that was not tried yet. False: there is none.
   bool pack_one();
   bool waits_for_packing() const;
+  // Returns when the chunk that is being packed is done: until then its memory is held, even if nobody needs it any more.
+  void let_packing_end();
 
   struct Totals {
     uint64_t chunks = 0;
@@ -92,6 +95,8 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
   std::map<Digest, std::weak_ptr<Chunk>> known_;
   std::vector<Digest> to_pack_;
   bool packing_ = false;
+  uint64_t packings_ = 0;  // that have ended
+  std::condition_variable packing_ended_;
 };
 
 }  // namespace keepstep::memory_server

@@ -38,6 +38,15 @@ StatusOr<std::map<std::string, std::string>> environment_of(const Json& request)
 }  // namespace
 
 void Client::run() {
+  serve();
+  staged_.clear();
+  pinned_.clear();
+  fetched_.clear();
+  arena_ = SharedMemory();
+  scratch_ = {};
+}
+
+void Client::serve() {
   while (true) {
     StatusOr<Packet> packet = socket_.receive();
     if (!packet.ok()) {

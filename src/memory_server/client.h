@@ -40,6 +40,7 @@ class Client {
 
  private:
   using Json = checkpoint::memory::Json;
+  void serve();
   StatusOr<Json> answer(const Json& request, std::vector<Fd> fds);
   StatusOr<Json> hello(const Json& request);
   StatusOr<Json> chunk(const Json& request);

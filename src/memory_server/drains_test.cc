@@ -1,6 +1,10 @@
 // Drains to a real folder: what arrives is whole, and loads like any checkpoint there.
 #include "memory_server/drains.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "base/runtime_folder_testing.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/file_recipe.h"
@@ -53,6 +57,40 @@ std::vector<uint64_t> complete(const std::shared_ptr<checkpoint::ObjectStore>& s
   return steps;
 }
 
+// Another process that owns a destination until it is killed.
+class Owning {
+ public:
+  explicit Owning(const std::string& url) {
+    int pipes[2];
+    EXPECT_EQ(pipe(pipes), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      const std::shared_ptr<checkpoint::ObjectStore> store = std::move(checkpoint::open_store(url)).value();
+      const auto owner = checkpoint::Owner::claim(store, {.job = "another", .renew_in_background = false});
+      if (owner.ok() && write(pipes[1], "x", 1) == 1) {
+        pause();
+      }
+      _exit(1);
+    }
+    close(pipes[1]);
+    char claimed = 0;
+    EXPECT_EQ(read(pipes[0], &claimed, 1), 1);
+    close(pipes[0]);
+  }
+  Owning(const Owning&) = delete;
+  Owning& operator=(const Owning&) = delete;
+  ~Owning() { end(); }
+  void end() {
+    if (child_ > 0) {
+      kill(child_, SIGKILL);
+      waitpid(std::exchange(child_, -1), nullptr, 0);
+    }
+  }
+
+ private:
+  pid_t child_ = -1;
+};
+
 class DrainsTest : public testing::Test {
  protected:
   std::shared_ptr<checkpoint::ObjectStore> open(const std::string& parameters) {
@@ -104,8 +142,7 @@ TEST_F(DrainsTest, a_step_that_is_saved_again_replaces_the_one_on_disk) {
 }
 
 TEST_F(DrainsTest, a_destination_that_another_job_owns_is_left_alone_and_tried_again) {
-  const auto theirs = checkpoint::Owner::claim(disk(), {.job = "another", .renew_in_background = false});
-  ASSERT_TRUE(theirs.ok());
+  Owning theirs("file://" + folder_.path + "/disk");
   const auto store = open("");
   save(store, 1, 1);
   while (server_.server().drains().describe("run")["failures"] == 0) {
@@ -113,14 +150,13 @@ TEST_F(DrainsTest, a_destination_that_another_job_owns_is_left_alone_and_tried_a
   }
   EXPECT_THAT(server_.server().drains().describe("run")["failure"].get<std::string>(), HasSubstr("another"));
   EXPECT_THAT(complete(disk()), ElementsAre());
-  ASSERT_TRUE((*theirs)->release().ok());
+  theirs.end();
   wait_until_drained(server_.server());
   EXPECT_THAT(complete(disk()), ElementsAre(1));
 }
 
 TEST_F(DrainsTest, another_drain_waits_until_this_one_is_done) {
-  const auto theirs = checkpoint::Owner::claim(disk(), {.job = "another", .renew_in_background = false});
-  ASSERT_TRUE(theirs.ok());
+  Owning theirs("file://" + folder_.path + "/disk");
   save(open(""), 1, 1);
   const auto other = std::move(checkpoint::open_store("memory://run?drain=file:///elsewhere", {.command = "/x"})).value();
   const auto refused = other->put("a", as_span("1"), {});

@@ -30,6 +30,7 @@ StatusOr<ChunkPointer> Library::add(std::span<const std::byte> bytes) {
   for (const size_t i : brain::to_make_room(facts)) {
     spdlog::warn("to make room, step {} of memory://{} is removed", facts[i].step, facts[i].destination);
     shelves_.remove_version(facts[i].destination, facts[i].step);
+    chunks_->let_packing_end();
     chunk = chunks_->add(bytes);
     if (!absl::IsResourceExhausted(chunk.status())) {
       return chunk;

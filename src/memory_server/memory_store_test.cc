@@ -108,20 +108,17 @@ TEST_F(MemoryStoreTest, what_packs_is_packed_in_the_background_and_reads_the_sam
     bytes[i] = 0;  // like the upper bytes of small numbers
   }
   put_large(*store, "a", bytes);
-  server_.wait_until_packed();
   EXPECT_LT(server_.used(), bytes.size() * 3 / 4);
   EXPECT_EQ(store->read_all("a", bytes.size())->bytes, bytes);
   std::string part(1000, '\0');
   ASSERT_TRUE(store->read("a", (size_t{4} << 20) - 500, std::as_writable_bytes(std::span(part))).ok());
   EXPECT_EQ(part, bytes.substr((size_t{4} << 20) - 500, 1000));
   put_large(*store, "b", bytes);  // is found, though packed
-  server_.wait_until_packed();
   EXPECT_LT(server_.used(), bytes.size() * 3 / 4);
 }
 
 TEST_F(MemoryStoreTest, what_does_not_pack_stays_as_it_is) {
   put_large(*open_memory("run"), "a", content(5, size_t{4} << 20));
-  server_.wait_until_packed();
   EXPECT_EQ(server_.used(), size_t{4} << 20);
 }
 

@@ -36,7 +36,11 @@ class RunningServer {
   }
 
   Server& server() { return *server_; }
-  uint64_t used() { return server_->chunks().extents().used(); }
+  // Without what is held for a moment to pack it.
+  uint64_t used() {
+    wait_until_packed();
+    return server_->chunks().extents().used();
+  }
   StatusOr<Fd> memory_for_readers() { return server_->chunks().extents().for_readers(); }
   std::string path() const { return server_->path(); }
 
