@@ -169,7 +169,8 @@ def test_every_room_is_listed_and_none_leads_back():
 
 
 @pytest.mark.parametrize(
-    "module", ["base", "net", "brain", "comm", "messages", "state", "data", "rank", "observe", "checkpoint", "memory_server"]
+    "module",
+    ["base", "net", "brain", "comm", "messages", "state", "data", "rank", "observe", "checkpoint", "memory_server"],
 )
 def test_no_protobuf_below_the_agent(module):
     for path in (SRC / module).rglob("*"):

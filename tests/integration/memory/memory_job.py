@@ -40,7 +40,9 @@ def save(mesh, url, first, last, kind, *options):
     kept = dict(option.split("=") for option in options)
     for step in range(int(first), int(last) + 1):
         # A drain, too, is a matter of the Writer alone.
-        writer = Writer(url, step, keep=int(kept["keep"]) if "keep" in kept else None, drain=kept.get("drain"), job="job")
+        writer = Writer(
+            url, step, keep=int(kept["keep"]) if "keep" in kept else None, drain=kept.get("drain"), job="job"
+        )
         if kind == "async":
             future = dcp.async_save(state(step, mesh), storage_writer=writer)
             getattr(future, "upload_completion", future).result()

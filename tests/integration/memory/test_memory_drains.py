@@ -16,6 +16,8 @@ from keepstep import _checkpoint
 from keepstep.checkpoint.owners import let_go
 from keepstep.torch.checkpoint import Writer
 
+pytestmark = pytest.mark.long
+
 MEBIBYTES = 24  # of a state that takes a moment to drain
 
 
@@ -34,7 +36,11 @@ def test_a_job_under_torchrun_drains_to_disk_and_plain_dcp_loads_it(nodes, tmp_p
     wait_until_drained(node, 2)
     wait_until_drained(node, 1)
     node.kill_server()
-    loaded = {"model": {"sharded": torch.zeros(ROWS, COLUMNS), "frozen": torch.zeros(1024, 1024)}, "step": 0, "note": ""}
+    loaded = {
+        "model": {"sharded": torch.zeros(ROWS, COLUMNS), "frozen": torch.zeros(1024, 1024)},
+        "step": 0,
+        "note": "",
+    }
     dcp.load(loaded, checkpoint_id=disk / "step-000000000002", no_dist=True)
     assert loaded["model"]["sharded"].equal(whole(2)) and loaded["model"]["frozen"].equal(frozen())
     assert (loaded["step"], loaded["note"]) == (2, "xx")

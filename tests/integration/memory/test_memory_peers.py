@@ -12,6 +12,8 @@ from memory_nodes import JOB, finished
 
 from keepstep import _checkpoint
 
+pytestmark = pytest.mark.long
+
 
 def free_ports(count):
     held = [socket.socket() for _ in range(count)]

@@ -100,7 +100,7 @@ def test_another_user_is_refused(nodes):
     os.chmod(node.folder, 0o755)
     os.chmod(f"{node.folder}/keepstep", 0o755)
     os.chmod(f"{node.folder}/keepstep/{socket_path}", 0o777)
-    code += "; s.send(b'{\"do\":\"status\"}'); print(s.recv(1000))"
+    code += '; s.send(b\'{"do":"status"}\'); print(s.recv(1000))'
     denied = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True, user=65534)
     assert "pid" not in denied.stdout, denied.stdout
     os.chmod(f"{node.folder}/keepstep", 0o700)
