@@ -146,7 +146,8 @@ void bind_store(nb::module_& module) {
         return value_or_throw(open_store(url, options));
       },
       "url"_a, "environment"_a = nb::none(), "command"_a = "",
-      "`environment`: where S3 finds its credentials, in the place of os.environ. `command`: the program keepstep, which "
+      "`environment`: where S3 finds its credentials, in the place of os.environ. `command`: the program keepstep, "
+      "which "
       "starts a memory server; otherwise KEEPSTEP_COMMAND, or from PATH.");
 }
 

@@ -1,5 +1,5 @@
-// Where checkpoints are stored: named objects in a folder of a disk, under a prefix of an S3 bucket, or in the memory of
-// this machine's memory server, behind one interface.
+// Where checkpoints are stored: named objects in a folder of a disk, under a prefix of an S3 bucket, or in the memory
+// of this machine's memory server, behind one interface.
 //
 // Keys are paths below the store's root: "step-000000000123/.metadata". Printable ASCII without '\'; parts of 1 to 255
 // bytes between single slashes, none of them "." or "..", none that begins with ".keepstep-" (the stores' own); 1 to
@@ -81,8 +81,8 @@ class ObjectWriter {
   // Takes or copies all of `bytes` before it returns. An error may concern bytes appended earlier.
   virtual Status append(std::span<const std::byte> bytes) = 0;
 
-  // A hint: what is appended next may be somewhere else already, such as a tensor that did not change. A store that keeps
-  // equal pieces once begins a new one here.
+  // A hint: what is appended next may be somewhere else already, such as a tensor that did not change. A store that
+  // keeps equal pieces once begins a new one here.
   virtual void begin_piece() {}
 
   // When it returns, the object is there, complete and durable, and replaces any other of its name. Returns its etag.

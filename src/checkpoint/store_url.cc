@@ -84,10 +84,10 @@ Status parse_query(std::string_view url, std::string_view place, std::string_vie
       for (const auto& [each, value] : known) {
         names.emplace_back(each);
       }
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "the destination %s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
-          "secrets come from the environment or a profile, never from here",
-          place, name, absl::StrJoin(names, ", ")));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the destination %s for checkpoints has an unknown parameter '%s'; known are %s. Keys and "
+                          "secrets come from the environment or a profile, never from here",
+                          place, name, absl::StrJoin(names, ", ")));
     }
     if (!seen.insert(name).second) {
       return wrong(url, absl::StrFormat("has '%s' twice", name));
@@ -105,8 +105,8 @@ StatusOr<StoreUrl> parse_memory(std::string_view url, std::string_view rest) {
   const size_t question = rest.find('?');
   MemoryUrl parsed{.name = std::string(rest.substr(0, question))};
   if (!memory::is_destination_name(parsed.name)) {
-    return wrong(url,
-                 "names no memory; write memory://NAME, a letter and then letters, digits, '-', '.' and '_', at most 100");
+    return wrong(
+        url, "names no memory; write memory://NAME, a letter and then letters, digits, '-', '.' and '_', at most 100");
   }
   std::string keep;
   KEEPSTEP_RETURN_IF_ERROR(parse_query(url, "memory://" + parsed.name,

@@ -8,7 +8,8 @@
 //     profile=NAME              of the shared credentials file; default: AWS_PROFILE, then "default"
 //     ca_file=/path             certificates to trust for https; default: AWS_CA_BUNDLE, SSL_CERT_FILE, the system's
 //     http=allow                to talk to an http:// endpoint on another machine; default: KEEPSTEP_S3_HTTP=allow
-//   memory://NAME?...         this machine's memory server; NAME: a letter, then letters, digits, '-', '.', '_'; parameters:
+//   memory://NAME?...         this machine's memory server; NAME: a letter, then letters, digits, '-', '.', '_';
+//   parameters:
 //     drain=URL                 a file:// or s3:// URL, percent-encoded, to which complete checkpoints are copied
 //     drain_keep=N              how many stay there; default: all
 // Secrets never belong in a URL: it ends up in logs.

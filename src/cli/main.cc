@@ -67,8 +67,8 @@ const std::map<std::string, std::string>& python_commands() {
 }
 
 int unknown_command(const std::string& command) {
-  std::vector<std::string> known = {"run",   "node",   "jobs",    "stacks", "inject",
-                                    "scale", "doctor", "memory", "version", "--help", "--version"};
+  std::vector<std::string> known = {"run",    "node",   "jobs",    "stacks", "inject",   "scale",
+                                    "doctor", "memory", "version", "--help", "--version"};
   for (const auto& [name, module] : python_commands()) {
     known.push_back(name);
   }

@@ -1,8 +1,8 @@
 // Contents by their digest: what several objects, versions or ranks have in common is held once.
 //
-// The digest is SHA-256, computed by the server over its own copy. Equal digests are taken for equal bytes, so it must be
-// one for which nobody can make two contents with the same digest, not even on purpose: a manifest's XXH3 is faster, but
-// whoever made a pair for it would find the wrong half in a checkpoint, with a checksum that fits.
+// The digest is SHA-256, computed by the server over its own copy. Equal digests are taken for equal bytes, so it must
+// be one for which nobody can make two contents with the same digest, not even on purpose: a manifest's XXH3 is faster,
+// but whoever made a pair for it would find the wrong half in a checkpoint, with a checksum that fits.
 //
 // Any thread may call everything.
 #pragma once
@@ -73,7 +73,8 @@ class Chunks : public std::enable_shared_from_this<Chunks> {
   // Packs one chunk that was not tried yet. False: there is none.
   bool pack_one();
   bool waits_for_packing() const;
-  // Returns when the chunk that is being packed is done: until then its memory is held, even if nobody needs it any more.
+  // Returns when the chunk that is being packed is done: until then its memory is held, even if nobody needs it any
+  // more.
   void let_packing_end();
 
   struct Totals {

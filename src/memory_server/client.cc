@@ -54,14 +54,13 @@ void Client::serve() {
     }
     const StatusOr<Json> request = parse_message(packet->bytes);
     if (!request.ok() || packet->fds_lost) {
-      (void)socket_.send(error_answer(request.ok() ? absl::ResourceExhaustedError(Packet::kFdsLost)
-                                                   : request.status())
-                             .dump());
+      (void)socket_.send(
+          error_answer(request.ok() ? absl::ResourceExhaustedError(Packet::kFdsLost) : request.status()).dump());
       return;
     }
     const StatusOr<Json> result = answer(*request, std::move(packet->fds));
-    const std::string text = (result.ok() ? *result : error_answer(result.status()))
-                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string text =
+        (result.ok() ? *result : error_answer(result.status())).dump(-1, ' ', false, Json::error_handler_t::replace);
     const int fd = memory_.get();
     const Status sent = socket_.send(text, std::span(&fd, memory_.valid() ? 1 : 0));
     memory_.reset();
@@ -186,8 +185,8 @@ StatusOr<Json> Client::commit(const Json& request) {
   if (kind > static_cast<uint64_t>(PutCondition::Kind::kMatches)) {
     return absl::InvalidArgumentError("a condition that is none");
   }
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      std::string made, library_.put(key, std::move(pieces), PutCondition{static_cast<PutCondition::Kind>(kind), etag}));
+  KEEPSTEP_ASSIGN_OR_RETURN(std::string made, library_.put(key, std::move(pieces),
+                                                           PutCondition{static_cast<PutCondition::Kind>(kind), etag}));
   return Json{{"etag", std::move(made)}};
 }
 

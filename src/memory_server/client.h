@@ -1,7 +1,7 @@
 // One client of the server: a connection on which it asks, answered in order by a thread of its own.
 //
-// What a client has begun and not committed belongs to its connection, and goes with it: whatever kills the client, half
-// an object is never seen. Chunks that it was told of for reading stay where they are until its next request.
+// What a client has begun and not committed belongs to its connection, and goes with it: whatever kills the client,
+// half an object is never seen. Chunks that it was told of for reading stay where they are until its next request.
 #pragma once
 
 #include <functional>
@@ -55,7 +55,7 @@ class Client {
   const Desk& desk_;
   const PacketSocket socket_;
   std::string destination_;  // empty: it has not said hello
-  Fd memory_;  // goes out with the answer to hello
+  Fd memory_;                // goes out with the answer to hello
   SharedMemory arena_;
   std::vector<std::byte> scratch_;
   std::vector<Piece> staged_;

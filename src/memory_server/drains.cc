@@ -88,7 +88,7 @@ brain::Drained Drains::drained(const Drain& drain, const Shelves::Version& versi
   }
   const auto done = drain.done.find(version.facts.step);
   return done != drain.done.end() && done->second == version.manifest ? brain::Drained::kDone
-                                                                       : brain::Drained::kWaiting;
+                                                                      : brain::Drained::kWaiting;
 }
 
 brain::Drained Drains::of(const Shelves::Version& version) {
@@ -255,9 +255,9 @@ Status Drains::copy(const DrainRequest& request, const std::shared_ptr<ObjectSto
   KEEPSTEP_ASSIGN_OR_RETURN(const std::string text,
                             read_all({destination, folder + checkpoint::kManifestName}, checkpoint::kMaxManifestBytes));
   KEEPSTEP_ASSIGN_OR_RETURN(const Manifest manifest, checkpoint::parse_manifest(std::as_bytes(std::span(text))));
-  KEEPSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<checkpoint::Owner> owner,
-      checkpoint::Owner::claim(store, {.job = absl::StrFormat("drain of memory://%s on %s", destination, host_name())}));
+  KEEPSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Owner> owner,
+                            checkpoint::Owner::claim(store, {.job = absl::StrFormat("drain of memory://%s on %s",
+                                                                                    destination, host_name())}));
   const Catalog catalog(store);
   const auto release = [&](const Status& status) {
     (void)owner->release();

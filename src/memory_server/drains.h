@@ -51,9 +51,9 @@ class Drains {
   struct Drain {
     DrainRequest request;
     std::shared_ptr<checkpoint::ObjectStore> store;  // of the try that is under way, or the last one
-    std::map<uint64_t, std::string> done;  // the manifest's etag, by step
-    std::optional<uint64_t> now;           // the step that is under way
-    std::string failure;                   // of the last try; empty: it went well
+    std::map<uint64_t, std::string> done;            // the manifest's etag, by step
+    std::optional<uint64_t> now;                     // the step that is under way
+    std::string failure;                             // of the last try; empty: it went well
     uint64_t failures = 0;
     std::jthread thread;
   };

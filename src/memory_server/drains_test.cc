@@ -158,7 +158,8 @@ TEST_F(DrainsTest, a_destination_that_another_job_owns_is_left_alone_and_tried_a
 TEST_F(DrainsTest, another_drain_waits_until_this_one_is_done) {
   Owning theirs("file://" + folder_.path + "/disk");
   save(open(""), 1, 1);
-  const auto other = std::move(checkpoint::open_store("memory://run?drain=file:///elsewhere", {.command = "/x"})).value();
+  const auto other =
+      std::move(checkpoint::open_store("memory://run?drain=file:///elsewhere", {.command = "/x"})).value();
   const auto refused = other->put("a", as_span("1"), {});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("still drains to"));

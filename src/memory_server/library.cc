@@ -36,11 +36,13 @@ StatusOr<ChunkPointer> Library::add(std::span<const std::byte> bytes) {
       return chunk;
     }
   }
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "%s. The newest checkpoint of each destination, pinned ones and saves under way stay, and nothing else is left to "
-      "remove. Raise --limit of `keepstep memory serve` (KEEPSTEP_MEMORY_LIMIT), remove a destination that is not needed "
-      "(keepstep ckpt rm), or save elsewhere",
-      chunk.status().message()));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%s. The newest checkpoint of each destination, pinned ones and saves under way stay, and "
+                      "nothing else is left to "
+                      "remove. Raise --limit of `keepstep memory serve` (KEEPSTEP_MEMORY_LIMIT), remove a destination "
+                      "that is not needed "
+                      "(keepstep ckpt rm), or save elsewhere",
+                      chunk.status().message()));
 }
 
 StatusOr<std::string> Library::put(const Shelves::Key& key, std::vector<Piece> pieces, const PutCondition& condition) {
@@ -52,9 +54,9 @@ StatusOr<std::string> Library::put(const Shelves::Key& key, std::vector<Piece> p
     const ObjectPointer here = shelves_.find(key);
     if (there != nullptr && here != there) {
       if (condition.kind == PutCondition::Kind::kAbsent || condition.etag != there->etag) {
-        return absl::AbortedError(absl::StrFormat(
-            "'%s' in memory://%s was not written: a peer has version %s. Somebody else writes there", key.second,
-            key.first, there->etag));
+        return absl::AbortedError(
+            absl::StrFormat("'%s' in memory://%s was not written: a peer has version %s. Somebody else writes there",
+                            key.second, key.first, there->etag));
       }
       // It is the version that was meant; what is here is older.
       const PutCondition same = here == nullptr ? PutCondition::absent() : PutCondition::matches(here->etag);

@@ -52,10 +52,10 @@ PeerDoor::~PeerDoor() {
 
 Status PeerDoor::open(Fd socket, std::shared_ptr<const net::TlsContext> context) {
   KEEPSTEP_ASSIGN_OR_RETURN(
-      listener_, net::Listener::start(
-                     std::move(socket), std::move(context), {},
-                     [this](net::TlsStream stream) { admit(std::move(stream)); },
-                     [](const Status& why) { spdlog::info("refused a stranger: {}", std::string(why.message())); }));
+      listener_,
+      net::Listener::start(
+          std::move(socket), std::move(context), {}, [this](net::TlsStream stream) { admit(std::move(stream)); },
+          [](const Status& why) { spdlog::info("refused a stranger: {}", std::string(why.message())); }));
   return absl::OkStatus();
 }
 
@@ -80,8 +80,8 @@ void PeerDoor::admit(net::TlsStream stream) {
     return;
   }
   Member& member = members_.emplace_back();
-  member.connection = std::make_unique<net::Connection>(
-      std::move(stream), net::ConnectionOptions{.max_message_bytes = kMaxPeerMessage});
+  member.connection = std::make_unique<net::Connection>(std::move(stream),
+                                                        net::ConnectionOptions{.max_message_bytes = kMaxPeerMessage});
   member.thread = std::thread([this, &member] {
     pthread_setname_np(pthread_self(), "peer");
     serve(member);
@@ -98,8 +98,8 @@ void PeerDoor::serve(Member& member) {
     }
     const StatusOr<PeerMessage> request = decode(*bytes);
     const StatusOr<PeerMessage> result = request.ok() ? answer(member, *request) : request.status();
-    const std::string text = result.ok() ? encode(result->head, result->bytes)
-                                         : encode(checkpoint::memory::error_answer(result.status()));
+    const std::string text =
+        result.ok() ? encode(result->head, result->bytes) : encode(checkpoint::memory::error_answer(result.status()));
     if (!member.connection->send(text, net::Deadline::after(std::chrono::seconds(60))).ok() || !request.ok()) {
       member.connection->abort();
       return;

@@ -28,7 +28,9 @@ class PeerDoor {
 
   // `socket` listens already. Call once.
   Status open(Fd socket, std::shared_ptr<const net::TlsContext> context);
-  net::Listener::Counters counters() const { return listener_ == nullptr ? net::Listener::Counters{} : listener_->counters(); }
+  net::Listener::Counters counters() const {
+    return listener_ == nullptr ? net::Listener::Counters{} : listener_->counters();
+  }
   size_t members();
 
  private:

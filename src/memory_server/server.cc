@@ -159,8 +159,8 @@ void Server::accept_one() {
   const std::lock_guard lock(mutex_);
   if (clients_.size() >= kMaxClients) {
     (void)accepted->socket.try_send(
-        checkpoint::memory::error_answer(
-            absl::ResourceExhaustedError(absl::StrFormat("the memory server has %d clients, which is the most", kMaxClients)))
+        checkpoint::memory::error_answer(absl::ResourceExhaustedError(absl::StrFormat(
+                                             "the memory server has %d clients, which is the most", kMaxClients)))
             .dump());
     return;
   }

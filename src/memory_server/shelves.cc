@@ -99,8 +99,8 @@ StatusOr<std::string> Shelves::put(const Key& key, StoredObject object, const ch
                                           store);
     }
     if (!own_.contains(key) && count() >= kMaxObjects) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("the memory server holds %d objects, which is the most; keep fewer checkpoints", kMaxObjects));
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "the memory server holds %d objects, which is the most; keep fewer checkpoints", kMaxObjects));
     }
     object.modified_ns = std::max({now_ns(), newest_ns + 1, there == nullptr ? 0 : there->modified_ns + 1});
     object.sequence = ++sequence_;

@@ -30,6 +30,9 @@ BENCHMARKS = {
     "checkpoint": Benchmark(
         "checkpoint.command", "copies of sharded state after every step, against torch.save and DCP's async_save"
     ),
+    "memory": Benchmark(
+        "checkpoint.memory", "checkpoints in the memory server, against DCP's async_save to a disk, under torchrun"
+    ),
     "hydrate": Benchmark(
         "recovery.hydrate",
         "a replaced rank's state from 1, 2 and 3 sources, against a plain copy and iperf3 (root, namespaces)",

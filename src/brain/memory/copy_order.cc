@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string_view>
 
-
 namespace keepstep::brain {
 
 bool makes_exist(const std::string& key) {
@@ -31,8 +30,7 @@ void CopyOrder::connected(const std::vector<Object>& ours, const std::map<Key, s
       lacking.push_back(object);
     }
   }
-  std::sort(lacking.begin(), lacking.end(),
-            [](const Object* a, const Object* b) { return a->sequence < b->sequence; });
+  std::sort(lacking.begin(), lacking.end(), [](const Object* a, const Object* b) { return a->sequence < b->sequence; });
   for (const Key& key : gone) {
     if (makes_exist(key.second)) {
       changed(key);

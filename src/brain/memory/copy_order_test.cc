@@ -29,15 +29,15 @@ TEST(CopyOrderTest, changes_come_in_their_order_and_a_manifest_that_changes_agai
   for (const char* name : {"1/a", "1/b", "1/manifest.json", "1/a", "1/manifest.json", "1/manifest.json"}) {
     order.changed(key(name));
   }
-  EXPECT_THAT(all(order),
-              testing::ElementsAre("1/a", "1/b", "drop 1/manifest.json", "1/a", "1/manifest.json"));
+  EXPECT_THAT(all(order), testing::ElementsAre("1/a", "1/b", "drop 1/manifest.json", "1/a", "1/manifest.json"));
   EXPECT_EQ(order.waiting(), 0);
 }
 
 TEST(CopyOrderTest, a_new_connection_removes_manifests_first_and_other_things_last) {
   CopyOrder order;
-  order.connected({{key("2/b"), "new", 7}, {key("2/a"), "same", 5}, {key("2/manifest.json"), "m", 8}, {key("2/c"), "c", 6}},
-                  {{key("1/a"), "x"}, {key("1/manifest.json"), "x"}, {key("2/a"), "same"}, {key("2/b"), "old"}});
+  order.connected(
+      {{key("2/b"), "new", 7}, {key("2/a"), "same", 5}, {key("2/manifest.json"), "m", 8}, {key("2/c"), "c", 6}},
+      {{key("1/a"), "x"}, {key("1/manifest.json"), "x"}, {key("2/a"), "same"}, {key("2/b"), "old"}});
   EXPECT_THAT(all(order), testing::ElementsAre("1/manifest.json", "2/c", "2/b", "2/manifest.json", "1/a"));
 }
 
@@ -59,7 +59,8 @@ class Server {
           listed += name + " ";
         }
         if (random_() % 4 != 0) {
-          const std::string before = objects_.contains(step + "/manifest.json") ? objects_[step + "/manifest.json"] : "";
+          const std::string before =
+              objects_.contains(step + "/manifest.json") ? objects_[step + "/manifest.json"] : "";
           put(step + "/manifest.json", listed);
           remove_listed(before);
         }

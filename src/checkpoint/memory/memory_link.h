@@ -1,4 +1,5 @@
-// A connection to this machine's memory server. One thread at a time; MemoryStore has one for each thread that calls it.
+// A connection to this machine's memory server. One thread at a time; MemoryStore has one for each thread that calls
+// it.
 #pragma once
 
 #include <deque>

@@ -285,8 +285,8 @@ Status MemoryStore::read(std::string_view key, uint64_t offset, std::span<std::b
   }
   Status result;
   do {  // once also for nothing: that the object is there is asked all the same
-    const StatusOr<Json> answer = (*link)->ask(
-        {{"do", "read"}, {"key", std::string(key)}, {"offset", offset}, {"bytes", uint64_t{into.size()}}});
+    const StatusOr<Json> answer =
+        (*link)->ask({{"do", "read"}, {"key", std::string(key)}, {"offset", offset}, {"bytes", uint64_t{into.size()}}});
     const StatusOr<size_t> got = answer.ok() ? read_pieces(**link, *answer, into) : answer.status();
     result = got.status();
     if (got.ok() && *got == 0 && !into.empty()) {
@@ -340,10 +340,9 @@ StatusOr<std::vector<ObjectInfo>> MemoryStore::list(std::string_view prefix) {
   KEEPSTEP_RETURN_IF_ERROR(check_prefix(prefix));
   std::vector<ObjectInfo> listed;
   while (true) {
-    const StatusOr<Json> answer =
-        ask(If::kReading, {{"do", "list"},
-                           {"prefix", std::string(prefix)},
-                           {"after", listed.empty() ? std::string() : listed.back().key}});
+    const StatusOr<Json> answer = ask(If::kReading, {{"do", "list"},
+                                                     {"prefix", std::string(prefix)},
+                                                     {"after", listed.empty() ? std::string() : listed.back().key}});
     if (!answer.ok()) {
       return absl::IsNotFound(answer.status()) ? StatusOr<std::vector<ObjectInfo>>(std::move(listed)) : answer.status();
     }
@@ -367,9 +366,9 @@ StatusOr<std::vector<std::string>> MemoryStore::list_folders(std::string_view fo
   }
   std::vector<std::string> names;
   while (true) {
-    const StatusOr<Json> answer = ask(If::kReading, {{"do", "folders"},
-                                                     {"folder", std::string(folder)},
-                                                     {"after", names.empty() ? std::string() : names.back()}});
+    const StatusOr<Json> answer = ask(
+        If::kReading,
+        {{"do", "folders"}, {"folder", std::string(folder)}, {"after", names.empty() ? std::string() : names.back()}});
     if (!answer.ok()) {
       return absl::IsNotFound(answer.status()) ? StatusOr<std::vector<std::string>>(std::move(names)) : answer.status();
     }

@@ -17,9 +17,8 @@ std::string server_name() { return "memory-" + this_machine(); }
 
 bool is_destination_name(std::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes && absl::ascii_isalpha(static_cast<unsigned char>(name[0])) &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
-         });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_'; });
 }
 
 Json error_answer(const Status& status) {
@@ -33,8 +32,9 @@ Status status_of(const Json& answer) {
   }
   const auto message = answer.find("message");
   const int code = error->is_number_integer() ? error->get<int>() : 0;
-  return {code >= 1 && code <= kMaxCode ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-          message != answer.end() && message->is_string() ? message->get<std::string>() : std::string("no reason given")};
+  return {
+      code >= 1 && code <= kMaxCode ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+      message != answer.end() && message->is_string() ? message->get<std::string>() : std::string("no reason given")};
 }
 
 StatusOr<std::string> text_field(const Json& message, const char* name) {

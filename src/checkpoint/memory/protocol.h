@@ -21,8 +21,8 @@ inline constexpr size_t kMaxChunkBytes = size_t{4} << 20;  // the most that is s
 // Of a writer's arena. While the server takes one slot, the writer fills another.
 inline constexpr size_t kSlots = 4;
 inline constexpr size_t kArenaBytes = kSlots * kMaxChunkBytes;
-inline constexpr size_t kMaxPieces = 256;   // in an answer to "read"
-inline constexpr size_t kMaxNames = 80;     // in an answer to "list" or "folders": the longest keys still fit a packet
+inline constexpr size_t kMaxPieces = 256;  // in an answer to "read"
+inline constexpr size_t kMaxNames = 80;    // in an answer to "list" or "folders": the longest keys still fit a packet
 inline constexpr size_t kMaxNameBytes = 100;  // of a destination
 
 // The name of the server's socket in the user's runtime folder (base/runtime_folder.h).

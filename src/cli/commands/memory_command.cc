@@ -25,7 +25,8 @@ namespace {
 
 using checkpoint::memory::Json;
 
-constexpr const char* kHelp = R"(usage: keepstep memory serve [--limit SIZE] [--lifetime TIME] [--listen HOST:PORT] [--peer HOST:PORT]...
+constexpr const char* kHelp =
+    R"(usage: keepstep memory serve [--limit SIZE] [--lifetime TIME] [--listen HOST:PORT] [--peer HOST:PORT]...
                              [--token-file FILE] [--background]
        keepstep memory status [--json]
        keepstep memory stop [--force]
@@ -149,31 +150,31 @@ std::string mib(const Json& bytes) { return absl::StrFormat("%.1f MiB", bytes.ge
 void print_status(const Json& told) {
   print_line(stdout, absl::StrFormat("memory server, pid %d, up %.0f s, %d clients", told.at("pid").get<int64_t>(),
                                      told.at("uptime_s").get<double>(), told.at("clients").get<int64_t>()));
-  print_line(stdout, absl::StrFormat("%s of %s used; %s in checkpoints, %s of it different, %s with zstd",
-                                     mib(told.at("used_bytes")), mib(told.at("limit_bytes")),
-                                     mib(told.at("logical_bytes")), mib(told.at("unique_bytes")),
-                                     mib(told.at("stored_bytes"))));
+  print_line(stdout,
+             absl::StrFormat("%s of %s used; %s in checkpoints, %s of it different, %s with zstd",
+                             mib(told.at("used_bytes")), mib(told.at("limit_bytes")), mib(told.at("logical_bytes")),
+                             mib(told.at("unique_bytes")), mib(told.at("stored_bytes"))));
   for (const Json& peer : told.at("peers")) {
     const bool self = peer.at("self").get<bool>();
-    const std::string state = self                                ? "this server itself"
+    const std::string state = self                               ? "this server itself"
                               : peer.at("connected").get<bool>() ? "connected"
-                                                                  : peer.at("failure").get<std::string>();
+                                                                 : peer.at("failure").get<std::string>();
     print_line(stdout, absl::StrFormat("peer %s: %s, %d objects wait", peer.at("address").get<std::string>(), state,
                                        peer.at("waiting").get<uint64_t>()));
   }
   for (const Json& destination : told.at("destinations")) {
     print_line(stdout, "memory://" + destination.at("name").get<std::string>());
     if (const Json& drain = destination.at("drain"); drain.is_object()) {
-      print_line(stdout, absl::StrFormat("  drains to %s: %d done%s", drain.at("url").get<std::string>(),
-                                         drain.at("drained").size(),
-                                         drain.at("failure") == "" ? "" : "; " + drain.at("failure").get<std::string>()));
+      print_line(
+          stdout,
+          absl::StrFormat("  drains to %s: %d done%s", drain.at("url").get<std::string>(), drain.at("drained").size(),
+                          drain.at("failure") == "" ? "" : "; " + drain.at("failure").get<std::string>()));
     }
     for (const Json& version : destination.at("versions")) {
-      print_line(stdout,
-                 absl::StrFormat("  step %-12d %-12s %10s  %.0f s old%s", version.at("step").get<uint64_t>(),
-                                 version.at("complete").get<bool>() ? "complete" : "not complete",
-                                 mib(version.at("bytes")), version.at("age_s").get<double>(),
-                                 version.at("pinned").get<bool>() ? ", pinned" : ""));
+      print_line(stdout, absl::StrFormat("  step %-12d %-12s %10s  %.0f s old%s", version.at("step").get<uint64_t>(),
+                                         version.at("complete").get<bool>() ? "complete" : "not complete",
+                                         mib(version.at("bytes")), version.at("age_s").get<double>(),
+                                         version.at("pinned").get<bool>() ? ", pinned" : ""));
     }
   }
 }

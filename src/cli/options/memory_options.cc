@@ -48,8 +48,8 @@ void take_address(const GivenValue& given, const char* like, MemoryOptions& opti
   if (address.ok()) {
     put(*std::move(address));
   } else {
-    options.mistakes.push_back(absl::StrFormat("%s is '%s'; give a numeric address with a port, as in %s", given.where,
-                                               given.value, like));
+    options.mistakes.push_back(
+        absl::StrFormat("%s is '%s'; give a numeric address with a port, as in %s", given.where, given.value, like));
   }
 }
 
@@ -77,8 +77,7 @@ std::optional<std::chrono::seconds> memory_lifetime(const std::string& text) {
   if (text == "never") {
     return std::chrono::seconds(0);
   }
-  const auto seconds =
-      in_units(text, kMostSeconds, {{"", 1}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}});
+  const auto seconds = in_units(text, kMostSeconds, {{"", 1}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}});
   return seconds && *seconds > 0 ? std::optional(std::chrono::seconds(*seconds)) : std::nullopt;
 }
 

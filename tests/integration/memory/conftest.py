@@ -1,4 +1,5 @@
 import pytest
+
 from memory_nodes import Node
 
 

@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
-from memory_nodes import JOB, finished
 
 from keepstep import _checkpoint
+from memory_nodes import JOB, finished
 
 pytestmark = pytest.mark.long
 

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+
 from memory_nodes import finished, lines_until
 
 KINDS = ["sync", pytest.param("async", marks=pytest.mark.long)]

@@ -1,1 +1,1 @@
-"""Copies of sharded state (`checkpoint`) and the arithmetic of parity (`parity`)."""
+"""Copies of sharded state (`checkpoint`), the memory server (`memory`) and the arithmetic of parity (`parity`)."""

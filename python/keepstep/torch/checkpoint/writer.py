@@ -67,8 +67,8 @@ class _Written:
 class Writer(StorageWriter):
     """Writes one checkpoint at a time into a namespace: ``dcp.save(state, storage_writer=Writer(url, step=120))``.
 
-    `url`: a folder, ``file:///folder``, ``s3://bucket/prefix`` or ``memory://NAME`` (this machine's memory server, which
-    outlives the job) that belongs to this job: a second job is refused.
+    `url`: a folder, ``file:///folder``, ``s3://bucket/prefix`` or ``memory://NAME`` (the memory server, which outlives
+    the job) that belongs to this job: a second job is refused.
     `step`: its number; None: one more than the newest. ``dcp.save(..., checkpoint_id=130)`` works as well. `keep`: how
     many complete checkpoints to keep after a save, the newest ones, besides pinned ones; None: all. `max_age_s`:
     removes older ones too, but never the newest. `replace`: replaces a step that exists already, as a whole, instead of
