@@ -11,6 +11,8 @@ import pytest
 
 from keepstep import _checkpoint
 
+pytestmark = pytest.mark.long
+
 OPEN = "import sys; from keepstep import _checkpoint as c; s = c.open_store(sys.argv[1]); "
 
 

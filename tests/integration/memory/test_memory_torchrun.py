@@ -8,7 +8,8 @@ import pytest
 
 from memory_nodes import finished, lines_until
 
-KINDS = ["sync", pytest.param("async", marks=pytest.mark.long)]
+pytestmark = pytest.mark.long
+KINDS = ("sync", "async")
 
 
 def kill_all(job, world):
@@ -41,7 +42,6 @@ def test_all_workers_and_the_launcher_are_killed_and_another_world_size_resumes(
     assert [version["step"] for version in versions] == [3, 4]
 
 
-@pytest.mark.long
 def test_commands_see_checkpoints_in_memory(nodes, tmp_path):
     node = nodes()
     finished(node.torchrun(2, "save", "memory://run", 1, 2, "sync", "end=1"))
@@ -73,7 +73,6 @@ def test_what_did_not_change_is_held_once(nodes):
     assert status["used_bytes"] < 5 * sharded + frozen + (1 << 20)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("where", ["begin", "file", "written", "complete", "completed"])
 def test_a_job_that_is_killed_in_the_middle_of_a_save_leaves_whole_checkpoints_only(nodes, where):
     node = nodes()
