@@ -30,6 +30,16 @@ TEST(StoreUrlTest, a_bucket_has_a_prefix_and_parameters) {
   EXPECT_EQ(url.profile, "x");
 }
 
+TEST(StoreUrlTest, memory_has_a_name_and_perhaps_a_drain) {
+  const MemoryUrl plain = std::get<MemoryUrl>(*parse_store_url("memory://run-1.a_b"));
+  EXPECT_EQ(plain.name, "run-1.a_b");
+  EXPECT_EQ(plain.drain, "");
+  const MemoryUrl drained = std::get<MemoryUrl>(*parse_store_url(
+      "memory://run?drain=s3%3A%2F%2Fbucket%2Frun%3Fregion%3Dx%26endpoint%3Dhttp%3A%2F%2Fh%3A1&drain_keep=3"));
+  EXPECT_EQ(drained.drain, "s3://bucket/run?region=x&endpoint=http://h:1");
+  EXPECT_EQ(drained.drain_keep, 3);
+}
+
 struct Wrong {
   const char* url;
   const char* says;
@@ -47,6 +57,11 @@ TEST_P(WrongStoreUrlTest, is_refused_and_says_how_it_should_be) {
 INSTANTIATE_TEST_SUITE_P(All, WrongStoreUrlTest,
                          testing::Values(Wrong{"/data/run", "file:///folder, s3://bucket/prefix or memory://NAME"},
                                          Wrong{"", "no known kind"}, Wrong{"gs://bucket", "no known kind"},
+                                         Wrong{"memory://4711", "a letter and then"},
+                                         Wrong{"memory://run?drain=memory%3A%2F%2Fb", "drains into memory"},
+                                         Wrong{"memory://run?drain=/data", "no known kind"},
+                                         Wrong{"memory://run?drain_keep=3", "no drain"},
+                                         Wrong{"memory://run?keep=3", "known are drain, drain_keep"},
                                          Wrong{"file://data/run", "three slashes"}, Wrong{"file:///a/../b", "'..'"},
                                          Wrong{"file:///a%2", "two hexadecimal digits"},
                                          Wrong{"file:///a%00b", "zero byte"}, Wrong{"file:///a?b", "%3F"},

@@ -64,6 +64,9 @@ void Client::serve() {
     const int fd = memory_.get();
     const Status sent = socket_.send(text, std::span(&fd, memory_.valid() ? 1 : 0));
     memory_.reset();
+    if (stop_) {
+      desk_.stop();
+    }
     if (!sent.ok()) {
       return;
     }
@@ -81,7 +84,8 @@ StatusOr<Json> Client::answer(const Json& request, std::vector<Fd> fds) {
     return desk_.status();
   }
   if (what == "stop") {
-    KEEPSTEP_RETURN_IF_ERROR(desk_.stop(request.value("force", Json(false)) == true));
+    KEEPSTEP_RETURN_IF_ERROR(desk_.may_stop(request.value("force", Json(false)) == true));
+    stop_ = true;
     return Json::object();
   }
   if (destination_.empty()) {

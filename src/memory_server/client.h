@@ -27,7 +27,8 @@ struct DrainRequest {
 struct Desk {
   std::function<Status(const DrainRequest&)> drain;
   std::function<checkpoint::memory::Json()> status;
-  std::function<Status(bool force)> stop;  // OK: the server ends soon
+  std::function<Status(bool force)> may_stop;
+  std::function<void()> stop;  // ends all connections soon
 };
 
 class Client {
@@ -56,6 +57,7 @@ class Client {
   const PacketSocket socket_;
   std::string destination_;  // empty: it has not said hello
   Fd memory_;                // goes out with the answer to hello
+  bool stop_ = false;        // the server, once the answer is out
   SharedMemory arena_;
   std::vector<std::byte> scratch_;
   std::vector<Piece> staged_;

@@ -91,10 +91,12 @@ brain::Drained Drains::drained(const Drain& drain, const Shelves::Version& versi
                                                                       : brain::Drained::kWaiting;
 }
 
-brain::Drained Drains::of(const Shelves::Version& version) {
+void Drains::describe(const Shelves::Version& version, brain::ServedVersion& facts) {
   const std::lock_guard lock(mutex_);
-  const auto drain = drains_.find(version.facts.destination);
-  return drain == drains_.end() ? brain::Drained::kNone : drained(*drain->second, version);
+  if (const auto found = drains_.find(version.facts.destination); found != drains_.end()) {
+    facts.drained = drained(*found->second, version);
+    facts.in_use |= found->second->now == version.facts.step;
+  }
 }
 
 void Drains::wake() {
@@ -251,7 +253,6 @@ Status Drains::copy(const DrainRequest& request, const std::shared_ptr<ObjectSto
                     const std::stop_token& stop) {
   const std::string& destination = request.destination;
   const std::string folder = checkpoint::folder_of(step) + "/";
-  library_.shelves().touched({destination, folder});  // so that it does not make room meanwhile
   KEEPSTEP_ASSIGN_OR_RETURN(const std::string text,
                             read_all({destination, folder + checkpoint::kManifestName}, checkpoint::kMaxManifestBytes));
   KEEPSTEP_ASSIGN_OR_RETURN(const Manifest manifest, checkpoint::parse_manifest(std::as_bytes(std::span(text))));
@@ -277,7 +278,6 @@ Status Drains::copy(const DrainRequest& request, const std::shared_ptr<ObjectSto
     }
   }
   for (const std::string& name : manifest.layout.files) {
-    library_.shelves().touched({destination, folder});
     if (const Status copied = copy_object(*store, {destination, folder + name}, stop); !copied.ok()) {
       return release(copied);
     }

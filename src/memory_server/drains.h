@@ -38,7 +38,8 @@ class Drains {
   // INVALID_ARGUMENT: the URL. FAILED_PRECONDITION: another drain of this destination is not done yet.
   Status set(const DrainRequest& request);
 
-  brain::Drained of(const Shelves::Version& version);
+  // Fills in what became of a version, and whether it is in use.
+  void describe(const Shelves::Version& version, brain::ServedVersion& facts);
   // Something changed: look whether something is to be drained.
   void wake();
 

@@ -25,7 +25,9 @@ StatusOr<ChunkPointer> Library::add(std::span<const std::byte> bytes) {
   std::vector<brain::ServedVersion> facts;
   for (const Shelves::Version& version : versions) {
     facts.push_back(version.facts);
-    facts.back().drained = drained_ ? drained_(version) : brain::Drained::kNone;
+    if (ask_drains_) {
+      ask_drains_(version, facts.back());
+    }
   }
   for (const size_t i : brain::to_make_room(facts)) {
     spdlog::warn("to make room, step {} of memory://{} is removed", facts[i].step, facts[i].destination);

@@ -32,12 +32,12 @@ class Elsewhere {
 
 class Library {
  public:
-  // What a drain has done with a version (drains.h).
-  using DrainedOf = std::function<brain::Drained(const Shelves::Version&)>;
+  // Says what a drain has done with a version, and whether it is at it (drains.h).
+  using AskDrains = std::function<void(const Shelves::Version&, brain::ServedVersion&)>;
 
   Library(std::shared_ptr<Chunks> chunks, Shelves& shelves) : chunks_(std::move(chunks)), shelves_(shelves) {}
   void set_elsewhere(Elsewhere* elsewhere) { elsewhere_ = elsewhere; }
-  void set_drained(DrainedOf drained) { drained_ = std::move(drained); }
+  void set_drains(AskDrains ask) { ask_drains_ = std::move(ask); }
 
   // Takes contents in. When there is no room, removes versions that may go (brain/memory/room.h) until there is.
   // RESOURCE_EXHAUSTED: that did not suffice; the message has the numbers and what to do.
@@ -63,7 +63,7 @@ class Library {
   const std::shared_ptr<Chunks> chunks_;
   Shelves& shelves_;
   Elsewhere* elsewhere_ = nullptr;  // none: there are no peers
-  DrainedOf drained_;
+  AskDrains ask_drains_;
   std::mutex making_room_;
 };
 

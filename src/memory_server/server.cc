@@ -73,7 +73,8 @@ Server::Server(const ServerOptions& options, HeldName name, Fd stop, std::shared
       drains_(library_),
       origin_(keepstep::to_hex(random_nonce())),
       started_ns_(monotonic_ns()) {
-  library_.set_drained([this](const Shelves::Version& version) { return drains_.of(version); });
+  library_.set_drains(
+      [this](const Shelves::Version& version, brain::ServedVersion& facts) { drains_.describe(version, facts); });
   shelves_.on_change([this](const Shelves::Key& key) {
     drains_.wake();
     if (links_ != nullptr) {
@@ -82,11 +83,8 @@ Server::Server(const ServerOptions& options, HeldName name, Fd stop, std::shared
   });
   desk_.drain = [this](const DrainRequest& request) { return drains_.set(request); };
   desk_.status = [this] { return status(); };
-  desk_.stop = [this](bool force) {
-    KEEPSTEP_RETURN_IF_ERROR(may_stop(force));
-    this->stop();
-    return absl::OkStatus();
-  };
+  desk_.may_stop = [this](bool force) { return may_stop(force); };
+  desk_.stop = [this] { this->stop(); };
 }
 
 Server::~Server() {

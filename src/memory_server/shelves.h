@@ -80,7 +80,7 @@ class Shelves {
   // ---- versions ----
 
   struct Version {
-    brain::ServedVersion facts;  // without `drained` and the drain's use
+    brain::ServedVersion facts;  // without what only drains know
     uint64_t bytes = 0;          // logical
     uint64_t objects = 0;
     std::string manifest;  // its etag; empty: not complete

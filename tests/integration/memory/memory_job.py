@@ -51,7 +51,7 @@ def save(mesh, url, first, last, kind, *options):
         if dist.get_rank() == 0:
             print(f"saved {step}", flush=True)
     dist.barrier()
-    print(f"pid {os.getpid()}", flush=True)
+    os.write(1, f"pid {os.getpid()}\n".encode())  # at once: other ranks write there too
     if "end" not in kept:
         time.sleep(600)  # until it is killed
 

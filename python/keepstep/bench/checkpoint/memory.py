@@ -85,22 +85,19 @@ def _measure(folder: Path, disk: Path, options: argparse.Namespace) -> dict[str,
         *("--megabytes", str(options.megabytes), "--part", str(options.part)),
         *("--versions", str(options.versions), "--loads", str(options.loads)),
     ]
-    try:
-        with Processes() as processes:
-            launcher = [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node"),
-                *(str(options.world), "--master-addr", "127.0.0.1", "--master-port", str(free_port())),
-            ]
-            job = processes.start([*launcher, *script], environment, folder / "log.txt")
-            wait_for_end(f"torchrun's job of {options.world} ranks", job, options.limit)
+    # Processes ends the server, too, which a rank starts.
+    with Processes() as processes:
+        launcher = [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node"),
+            *(str(options.world), "--master-addr", "127.0.0.1", "--master-port", str(free_port())),
+        ]
+        job = processes.start([*launcher, *script], environment, folder / "log.txt")
+        wait_for_end(f"torchrun's job of {options.world} ranks", job, options.limit)
         command = [keepstep_command(), "memory", "status", "--json"]
         told = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-        answers = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(options.world)]
-        names = ("used_bytes", "logical_bytes", "unique_bytes", "stored_bytes", "chunks", "packed_chunks")
-        return figures(answers) | {"server": {name: told[name] for name in names}}
-    finally:
-        subprocess.run([keepstep_command(), "memory", "stop", "--force"], env=environment, check=False,
-                       capture_output=True)  # fmt: skip
+    answers = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(options.world)]
+    names = ("used_bytes", "logical_bytes", "unique_bytes", "stored_bytes", "chunks", "packed_chunks")
+    return figures(answers) | {"server": {name: told[name] for name in names}}
 
 
 def _line(name: str, way: dict[str, Any]) -> str:

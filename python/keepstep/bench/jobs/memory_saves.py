@@ -86,7 +86,8 @@ def stored(way: Way, name: str, folder: Path) -> int:
     """Bytes in memory, or of files."""
     if way.memory:
         command = [os.environ["KEEPSTEP_COMMAND"], "memory", "status", "--json"]
-        return int(json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["used_bytes"])
+        asked = subprocess.run(command, check=False, capture_output=True)
+        return int(json.loads(asked.stdout)["used_bytes"]) if asked.returncode == 0 else 0  # the first save starts it
     return sum(path.stat().st_blocks * 512 for path in (folder / name).rglob("*"))
 
 
@@ -109,7 +110,7 @@ def main() -> None:
         for name in order:
             state.change()
             way = ways[name]
-            before = stored(way, name, options.folder) if step > 1 or way.memory else 0
+            before = stored(way, name, options.folder)
             dist.barrier()
             row = way.save(state, step)
             dist.barrier()
