@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from killer import SCRIPTS
-from test_integrations import left_by
+from test_integrations import assert_same_as, left_by
 
 from harness import KEEPSTEP, finish, start
 from keepstep._errors import KeepstepError
@@ -57,7 +57,7 @@ def test_checkpoints_survive_the_rank_that_saved_them(tmp_path, died):
     expected = left_by(reference)
     job = run_trainer(tmp_path / "killed", "--die", died)
     assert (tmp_path / "killed" / "died").exists(), job.explain()
-    assert left_by(job) == expected, job.explain()
+    assert_same_as(expected, job)
     io = KeepstepCheckpointIO()
     for name in expected["saved"]:
         assert problems_of(job.folder / "checkpoints" / name) == [[]]

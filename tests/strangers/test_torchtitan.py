@@ -5,7 +5,7 @@ What it logs for TensorBoard, its checkpoints and all bits of the state equal th
 
 import pytest
 from killer import SCRIPTS
-from test_integrations import WORLD, assert_only_this_rank_has_another_process, left_by
+from test_integrations import WORLD, assert_only_this_rank_has_another_process, assert_same_as, left_by
 
 from harness import PHASES, finish, json_lines, start
 
@@ -46,7 +46,7 @@ def undisturbed(tmp_path_factory):
 
 def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path):
     job = run(tmp_path, "plain", inject=["kill:rank=1,step=4,phase=backward"])
-    assert left_by(job) == undisturbed("plain"), job.explain()
+    assert_same_as(undisturbed("plain"), job)
     assert_only_this_rank_has_another_process(job, 1)
 
 
@@ -55,7 +55,7 @@ def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path):
 def test_a_rank_killed_in_each_phase_changes_nothing(undisturbed, tmp_path, rank):
     deaths = [f"kill:rank={rank},step={step},phase={phase}" for step, phase in enumerate(PHASES, 3)]
     job = run(tmp_path, "plain", inject=deaths)
-    assert left_by(job) == undisturbed("plain"), job.explain()
+    assert_same_as(undisturbed("plain"), job)
     assert_only_this_rank_has_another_process(job, rank)
 
 
@@ -65,7 +65,7 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, rank
     """What was logged by then is not logged again; what was interrupted is done again."""
     job = run(tmp_path, "plain", "--die", ", ".join(f"{rank}:{event}" for event in BEHIND))
     assert len(list(tmp_path.glob("died at *"))) == len(BEHIND), job.explain()
-    assert left_by(job) == undisturbed("plain"), job.explain()
+    assert_same_as(undisturbed("plain"), job)
     assert_only_this_rank_has_another_process(job, rank)
 
 
@@ -89,7 +89,7 @@ TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=6,phase=after_vo
 @pytest.mark.parametrize("case", ["hybrid", "tensor"])
 def test_two_deaths_change_nothing_with_other_parallelism(undisturbed, tmp_path, case):
     job = run(tmp_path, case, inject=TWICE)
-    assert left_by(job) == undisturbed(case), job.explain()
+    assert_same_as(undisturbed(case), job)
 
 
 @pytest.mark.long

@@ -96,7 +96,7 @@ class Events:
         if rare and not before:
             self.mark()
         yield before
-        self._run._check_interrupted()  # what it did is not to be trusted, and is done again
+        self._run._check_results()  # if one was cut short, what was told is wrong, and is told again
         self._count += 1
         if not before:
             self._heard = self._count

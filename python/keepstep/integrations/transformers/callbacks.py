@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, ExportableState
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
 
 # Their state is put back before an event comes again, or they have none.
 _ALWAYS = (DefaultFlowCallback, ExportableState)
@@ -29,19 +32,18 @@ class OnceHandler(CallbackHandler):
     told: Told
     _nth: Counter[str]  # of this entry
     _mark: Callable[[], None] | None
-    _check: Callable[[], None]
+    _run: Run
 
-    def enter(self, told: Told, mark: Callable[[], None] | None, check: Callable[[], None]) -> None:
+    def enter(self, told: Told, mark: Callable[[], None] | None, run: Run) -> None:
         """The training function is entered: events come again. `told`: by the process that had this rank before.
-        `mark` is called when `told` has grown, and what follows may take long. Without it, a spare rehearses. `check`
-        raises if the generation ended: collectives before an event were then cut short, and what it tells is wrong."""
+        `mark` is called when `told` has grown, and what follows may take long. Without it, a spare rehearses."""
         self._nth = Counter()
         self._mark = mark
-        self._check = check
+        self._run = run
         self.told = told | self.told
 
     def call_event(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        self._check()
+        self._run._check_interrupted()  # a collective before it may have been cut short: what it would tell is wrong
         if self._mark is None:
             return self._repeat(dict.fromkeys(_LONG, False), event, args, state, control, **kwargs)
         key = event if event == _OF_PROCESS else f"{event}/{state.global_step}"
@@ -51,6 +53,7 @@ class OnceHandler(CallbackHandler):
         if before is not None:
             return self._repeat(before, event, args, state, control, **kwargs)
         control = super().call_event(event, args, state, control, **kwargs)
+        self._run._check_results()  # if one was cut short in it, it is told again
         self.told[key] = dict(control.state()["args"])
         if event in _SELDOM or (event == "on_step_end" and any(getattr(control, name) for name in _LONG)):
             self._mark()

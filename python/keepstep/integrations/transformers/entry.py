@@ -60,9 +60,7 @@ class Entry:
         self.replaying = False
         mark = self._marked()
         self._callbacks = once(trainer.callback_handler)
-        self._callbacks.enter(
-            mark["told"], None if run.rehearsing else lambda: self._mark(ended=False), run._check_interrupted
-        )
+        self._callbacks.enter(mark["told"], None if run.rehearsing else lambda: self._mark(ended=False), run)
         if run.version:
             ended = mark["ended"] and mark["version"] == run.version
             self.replaying = agreement.sum_of_ranks(int(ended)) < run.world_size

@@ -62,6 +62,11 @@ class Communication:
         self.current = GroupOps(comm, Completer(comm))
         self.generation = current_session.assignment.generation
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether a collective of this generation was; NCCL's do not count."""
+        return self.current is None or self.current.cut_short
+
     def detach(self) -> None:
         """Releases it: its arena belongs to the next generation."""
         if self.current is not None:

@@ -71,6 +71,7 @@ class KeepstepWork(Work):
             self._source = source
             self.missing = missing
             self._keep = self._finish = None
+            self._group.cut_short |= outcome == INTERRUPTED
             self._outcome = outcome
             self._group.let_go(self._op)
 
@@ -230,6 +231,9 @@ class GroupOps:
     """What a Work needs from its generation: the communicator and the completer.
 
     Holds every Work until its operation is complete, because torch may drop a Work whose buffers the engine still uses.
+
+    Attributes:
+        cut_short: an operation was interrupted, so what it returned is wrong.
     """
 
     _SWEEP_AT = 256
@@ -237,6 +241,7 @@ class GroupOps:
     def __init__(self, comm: _engine.Communicator, completer: Completer) -> None:
         self.comm = comm
         self.completer = completer
+        self.cut_short = False
         self._held: dict[int, KeepstepWork] = {}
         self._sweep_at = self._SWEEP_AT
 

@@ -849,6 +849,13 @@ class Run:
         if self._engine.interrupted():
             raise Interruption("the generation ended")
 
+    def _check_results(self) -> None:
+        """Raises if the generation ended and cut a collective short: what it returned must not be used."""
+        from keepstep.torch.distributed.hosts import communication
+
+        if communication.cut_short or nccl.backends():  # NCCL's are aborted without a word
+            self._check_interrupted()
+
     def _form(self, what: str) -> None:
         """Joins the generation if this process has not yet: waits for a rank and for the state."""
         if self._session.formed or self._session.building_with_rank:
