@@ -59,7 +59,7 @@ struct Model {
   // Adds the gradient of `sample`; returns its loss.
   double add(uint64_t seed, uint64_t sample, std::vector<float>& x) {
     const size_t features = x.size();
-    const uint64_t truth = ~uint64_t{0};  // the sample whose numbers are the weights behind the data
+    const uint64_t truth = ~uint64_t{0};  // the sample whose numbers are the weights after the data
     double predicted = parameters[features];
     double target = 0.5;
     for (size_t i = 0; i < features; ++i) {

@@ -23,7 +23,7 @@ class GPTConfig:
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward network, each behind a LayerNorm and around a shortcut."""
+    """Causal self-attention and a feed-forward network, each after a LayerNorm and around a shortcut."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class Field:
         return text
 
     def get(self, key: str) -> Field | None:
-        """None if there is no such key, or null behind it."""
+        """None if there is no such key, or null after it."""
         for name, value in self._pairs():
             if name == key and value.tag != "tag:yaml.org,2002:null":
                 return Field(value, f"{self.path}.{key}".lstrip("."))

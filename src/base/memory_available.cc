@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 constexpr const char* kMachine = "/proc/meminfo";
 
-// The number behind `key` in a file of "key value" lines, or the file's first number if `key` is empty.
+// The number after `key` in a file of "key value" lines, or the file's first number if `key` is empty.
 uint64_t number_in(const fs::path& file, const std::string& key, uint64_t otherwise) {
   std::ifstream in(file);
   std::string word;

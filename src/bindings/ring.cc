@@ -103,7 +103,7 @@ void bind_ring(nb::module_& module) {
           },
           "kind"_a, "epoch"_a, "index"_a, "batch_bytes"_a, "state_bytes"_a, "pieces"_a,
           "Waits for room. pieces: (offset from the item's beginning, address, bytes); the state begins at the next "
-          "multiple of 64 behind the batch.");
+          "multiple of 64 after the batch.");
 
   nb::class_<Ring>(module, "Ring",
                    "A rank's place in a ring of batches (src/rank/link/ring_link.h, src/data/ring/ring.h).")

@@ -158,9 +158,8 @@ struct StoreOptions {
 };
 
 // Opens "file:///folder", "s3://bucket/prefix?endpoint=URL&region=NAME&..." or "memory://NAME?drain=URL" (all
-// parameters: store_url.h). Neither
-// connects nor creates anything: the first call finds out whether the destination exists. INVALID_ARGUMENT says what is
-// wrong with the URL or the options.
+// parameters: store_url.h). This neither connects nor creates anything: the first call finds out whether the
+// destination exists. INVALID_ARGUMENT says what is wrong with the URL or the options.
 StatusOr<std::unique_ptr<ObjectStore>> open_store(std::string_view url, const StoreOptions& options = {});
 
 // OK, or INVALID_ARGUMENT with what is wrong with the key.

@@ -104,7 +104,7 @@ std::vector<std::string> Library::list_folders(const std::string& destination, c
                                                const std::string& after, size_t most) {
   const std::string prefix = folder.empty() ? std::string() : folder + "/";
   std::vector<std::string> names;
-  std::string last = after.empty() ? std::string() : prefix + after + "0";  // '0' follows '/': behind all in it
+  std::string last = after.empty() ? std::string() : prefix + after + "0";  // '0' follows '/': after all in it
   while (names.size() < most) {
     const std::vector<ObjectInfo> next = list(destination, prefix, last, 1);
     if (next.empty()) {

@@ -96,7 +96,7 @@ TEST_F(MemoryStoreTest, a_piece_that_did_not_change_is_held_once_wherever_it_lie
   };
   write("a", "short");
   const uint64_t first = server_.used();
-  write("b", content(3, 5000));  // all behind it moves
+  write("b", content(3, 5000));  // all after it moves
   EXPECT_EQ(server_.used(), first + 2 * Extents::kPage);
   EXPECT_EQ(store->read_all("b", size_t{10} << 20)->bytes, content(3, 5000) + tensor);
 }

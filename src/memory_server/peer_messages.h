@@ -1,4 +1,4 @@
-// Messages between memory servers (docs/formats/memory_store.md): a JSON object and bytes behind it, in one message of
+// Messages between memory servers (docs/formats/memory_store.md): a JSON object and bytes after it, in one message of
 // src/net. One answer to each request.
 #pragma once
 

@@ -208,7 +208,7 @@ bool Server::is_idle() {
   return idle;
 }
 
-// Packs what was written, behind everybody else: a save does not wait for it.
+// Packs what was written, after all other work: a save does not wait for it.
 void Server::pack(const std::stop_token& stop) {
   pthread_setname_np(pthread_self(), "packer");
   setpriority(PRIO_PROCESS, 0, 19);  // on Linux, of this thread

@@ -165,7 +165,7 @@ TEST(RankTableWire, random_mutations_are_refused_or_make_a_table_no_larger_than_
                   applied->entries().size() <= base.entries().size() + bytes.size() / kRankTableEntryBytes);
     }
   }
-  EXPECT_GT(taken, 100u) << "the checks behind the checksum were never passed";
+  EXPECT_GT(taken, 100u) << "the checks after the checksum were never passed";
   EXPECT_GT(refused, 1000u);
 }
 

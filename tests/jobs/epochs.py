@@ -1,6 +1,6 @@
 """A loop over run.steps in each epoch, with what scripts set between two of them. Notes as those of left_anywhere.py.
 
-Rank 1 ends itself by SIGKILL once in the job: in the validation behind an epoch, or in its first step.
+Rank 1 ends itself by SIGKILL once in the job: in the validation after an epoch, or in its first step.
 """
 
 import argparse

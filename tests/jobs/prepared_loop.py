@@ -23,7 +23,7 @@ parser.add_argument("--global-batch", type=int, help="samples; then nothing is a
 parser.add_argument("--sleep", type=float, default=0, help="in each step, seconds")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--break-at", type=int, default=0, help="leave each epoch after a step that this divides")
-parser.add_argument("--evaluate", action="store_true", help="behind each epoch")
+parser.add_argument("--evaluate", action="store_true", help="after each epoch")
 parser.add_argument("--die-behind", type=int, help="rank 1, before it evaluates this epoch")
 parser.add_argument("--saves", help="a folder for checkpoints")
 parser.add_argument("--last-step", type=int)

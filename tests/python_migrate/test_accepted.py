@@ -8,7 +8,7 @@ import pytest
 from migrating import CASES, ROOT, file_of, migrate, options_of_run
 
 LAUNCHES = [case for case in CASES if file_of(case).suffix != ".py"]
-# Starts the command behind its own options.
+# Starts the command after its own options.
 SRUN = '#!/bin/sh\nuntil [ "$1" = keepstep ] || [ "$1" = bash ]; do shift; done\nexec "$@"\n'
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "0,1",

@@ -95,7 +95,7 @@ def test_arguments_are_checked_likewise(argument, complaint):
         (["shwo", "x"], "there is no 'shwo'; commands: list, show, run"),
         (["list", "x"], "unexpected 'x'"),
         (["run", "llama3-tiny/lora", "other"], "unexpected 'other': the recipe is llama3-tiny/lora"),
-        (["run", "llama3-tiny/lora", "--nnodes"], "unexpected '--nnodes'; options of `keepstep run` come behind --"),
+        (["run", "llama3-tiny/lora", "--nnodes"], "unexpected '--nnodes'; options of `keepstep run` come after --"),
         (["run", "llama3-tiny/lora", "-f"], "-f: a path is missing"),
         (["run", "llama3-tiny/lora", "-f", "x.yaml"], "give a NAME or -f FILE"),
         (["run", "-f", "absent.yaml"], "absent.yaml: No such file or directory"),

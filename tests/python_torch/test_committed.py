@@ -382,7 +382,7 @@ def test_a_newcomer_of_an_old_checkpoint_takes_what_its_entry_sets():
 
 
 class Epochs:
-    """A function with one loop per epoch of 4 steps, and what it does in front of a loop and behind it."""
+    """A function with one loop per epoch of 4 steps, and what it does before a loop and after it."""
 
     def __init__(self, before=None, behind=None, from_the_first=True, in_commit=None):
         self.net, self.optimizer, _, self.committed = made()
@@ -450,7 +450,7 @@ SHAPES = {
     "a rate by epoch": {"before": rate_by_epoch},
     "a rate by epoch, from that epoch": {"before": rate_by_epoch, "from_the_first": False},
     "a rate by epoch, behind the loop": {"behind": lambda run, epoch: rate_by_epoch(run, epoch + 1)},
-    "a rate that is halved behind the loop": {"behind": halves},
+    "a rate that is halved after the loop": {"behind": halves},
     "a rate that is halved in front of the loop": {"before": halves},
     "the same, from the epoch that is due": {"before": halves, "from_the_first": False},
     "something thaws": {"before": thaws},
@@ -533,7 +533,7 @@ def test_what_no_optimizer_trains_may_change_its_mode_until_it_computes_in_a_ste
     committed.commit()
     committed.begin_step()
     average.eval()
-    for _ in range(2):  # behind a commit, and between two loops
+    for _ in range(2):  # after a commit, and between two loops
         committed.begin_step()
         assert committed.left_mode() is None
         assert committed.left_mode_of_untrained(net) is None

@@ -65,7 +65,7 @@ def test_a_change_of_a_file_counts_before_it_is_committed_and_afterwards_does_no
     assert call(tree, stages) == 0
     assert ran(tree) == []
     (tree / "new").unlink()
-    assert call(tree, stages) == 0  # the tree of before
+    assert call(tree, stages) == 0  # the earlier tree
     assert ran(tree) == []
 
 

@@ -39,7 +39,7 @@ LIBRARIES = {
     ),
     "fabric_loop": (15, ["evaluate:1", "logged:2", "saved:2"], {"log": 5 * 7}),  # 6 batches and 3 steps in an epoch
 }  # fmt: skip
-BEHIND = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
+BETWEEN = [(library, event) for library, (_, events, _) in LIBRARIES.items() for event in events]
 
 
 def run_library(library, folder, *arguments, spares=1, inject=(), until=None):
@@ -121,7 +121,7 @@ def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path, library,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("library", "event"), BEHIND)
+@pytest.mark.parametrize(("library", "event"), BETWEEN)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, library, rank, event):
     """What was evaluated, logged and saved by then is not told again; what was interrupted is done again."""
@@ -224,7 +224,7 @@ def test_trainers_of_trl_lose_nothing_that_they_log(tmp_path, case, rank):
     ],
 )
 def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved, case):
-    """Lightning's is saved in the middle of an epoch. One rank dies before the first step behind it."""
+    """Lightning's is saved in the middle of an epoch. One rank dies before the first step after it."""
     words = ["--case", case]
     reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     saves = ["--saves", tmp_path / "saves"]
@@ -254,6 +254,6 @@ def test_a_trainer_evaluates_after_training_although_a_rank_died_in_between(tmp_
     words = ["--case", "evaluates after"]
     reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
     assert "predicted" in reference["history"][-1]
-    job = run_library(library, tmp_path / "killed", *words, "--die", "2:behind:0")
+    job = run_library(library, tmp_path / "killed", *words, "--die", "2:after:0")
     assert (tmp_path / "killed" / "died").exists(), job.explain()
     assert_same_as(reference, job)

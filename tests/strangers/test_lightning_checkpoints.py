@@ -52,7 +52,7 @@ def assert_same(mine, theirs, at=""):
 @pytest.mark.long
 @pytest.mark.parametrize("died", ["0:on_train_batch_start:8", "0:on_validation_end:8", "2:on_validation_end:8"])
 def test_checkpoints_survive_the_rank_that_saved_them(tmp_path, died):
-    """Rank 0 dies right behind a save, or in front of it."""
+    """Rank 0 dies right after a save, or right before it."""
     reference = run_trainer(tmp_path / "undisturbed", spares=0)
     expected = left_by(reference)
     job = run_trainer(tmp_path / "killed", "--die", died)

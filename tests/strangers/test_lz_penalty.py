@@ -80,7 +80,7 @@ def test_an_example_by_hand():
 
 
 def test_of_two_places_the_one_with_the_longer_match_counts():
-    """The newest tokens are 1 2. Behind 1 2 the token 3 is 9 places back; behind another token, 3 places back."""
+    """The newest tokens are 1 2. After 1 2 the token 3 is 9 places back; after another token, 3 places back."""
     ids = torch.tensor([[9, 9, 1, 2, 3, 9, 9, 9, 9, 9, 3, 1, 2]])
     found = penalty(alpha=1, window=13, buffer=2)(ids, torch.zeros(1, 16))
     assert found[0, 3] == -(4 - math.log2(9)) and found[0, 4] == 0

@@ -12,8 +12,8 @@ from harness import PHASES, finish, json_lines, start
 STEPS = 10
 LONG_S = 900  # each process imports torch's compiler with torchtitan: 7 s of CPU time
 # At a step after which it saves and validates, and at one of the next.
-BEHIND = [
-    "before log:3", "behind log:6", "before dcp_save:6", "behind dcp_save:3", "before validate:9", "behind validate:6",
+DEATHS = [
+    "before log:3", "after log:6", "before dcp_save:6", "after dcp_save:3", "before validate:9", "after validate:6",
 ]  # fmt: skip
 
 
@@ -63,8 +63,8 @@ def test_a_rank_killed_in_each_phase_changes_nothing(undisturbed, tmp_path, rank
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, rank):
     """What was logged by then is not logged again; what was interrupted is done again."""
-    job = run(tmp_path, "plain", "--die", ", ".join(f"{rank}:{event}" for event in BEHIND))
-    assert len(list(tmp_path.glob("died at *"))) == len(BEHIND), job.explain()
+    job = run(tmp_path, "plain", "--die", ", ".join(f"{rank}:{event}" for event in DEATHS))
+    assert len(list(tmp_path.glob("died at *"))) == len(DEATHS), job.explain()
     assert_same_as(undisturbed("plain"), job)
     assert_only_this_rank_has_another_process(job, rank)
 
@@ -94,7 +94,7 @@ def test_two_deaths_change_nothing_with_other_parallelism(undisturbed, tmp_path,
 
 @pytest.mark.long
 def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path):
-    """One rank dies before the first step behind it."""
+    """One rank dies before the first step after it."""
     reference = left_by(run(tmp_path / "undisturbed", "resumes", spares=0))
     saves = ["--saves", tmp_path / "saves"]
     first = left_by(run(tmp_path / "first", "resumes", *saves, spares=0, until=6))

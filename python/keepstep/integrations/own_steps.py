@@ -87,14 +87,7 @@ class OwnSteps:
 
     def left(self) -> None:
         """The loop was left by `break` or an exception."""
-        run = self._run
-        step = run._loops.step
-        if step is None or run._engine.interrupted():
-            return
-        run._loops.left(step)
-        if not step.committed:
-            run._registry.drop_gradients()
-            run._loops.step = None
+        self._run._loops.break_off()
 
     def check(self) -> None:
         """Raises if the generation ended: collectives were cut short, and what they returned must not be used."""
@@ -102,5 +95,4 @@ class OwnSteps:
 
     def log(self, values: dict[str, Any]) -> None:
         """Publishes those of `values` that are numbers with the last committed step."""
-        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        CommittedStep(self._run, self._run.version).log(**numbers)
+        CommittedStep(self._run, self._run.version)._log_numbers(values)

@@ -78,7 +78,7 @@ def _words(arguments: list[str], flags: set[str]) -> _Words:
         elif word in flags:
             found.flags.add(word)
         elif word.startswith("-"):
-            raise RecipeError(f"unexpected '{word}'; options of `keepstep run` come behind --")
+            raise RecipeError(f"unexpected '{word}'; options of `keepstep run` come after --")
         elif "=" in word:
             found.arguments.append(word)
         elif found.name:

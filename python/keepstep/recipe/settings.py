@@ -54,7 +54,7 @@ class Data:
     )
     corpus: str = key("", "prefix of a corpus that `keepstep data` built; empty: OUT/corpus, built from `input`")
     tokenizer: str = key("bytes", "tokenizer.json that the corpus is built with, or bytes")
-    end_of_document: str = key("", "token behind each document, if the tokenizer has several that may be it")
+    end_of_document: str = key("", "token after each document, if the tokenizer has several that may be it")
     field: str = key("text", "column or JSON field with the text", only="pretrain continue")
     sequence_length: int = key(2048, "tokens of a sample", at_least(8))
 

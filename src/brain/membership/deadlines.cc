@@ -42,13 +42,15 @@ std::optional<Time> Deadlines::deadline_of(WorkerId id, const Roster::Worker& wo
     deadline = Time{};
   } else if (worker.status == Roster::Status::kStarting) {
     deadline = job_.start_deadline(worker);
-  } else if (job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && worker.recoverable &&
+  } else if (job_.phase == Phase::kForming && worker.status == Roster::Status::kMember &&
              !job_.round.has_answered(worker.rank)) {
-    // A newcomer may still be loading its training data.
-    deadline = std::max(prepared_at_, worker.recoverable_since) +
-               (builds(worker) ? job_.config.start_timeout : job_.config.interrupt_timeout);
-  } else if (starts_late(worker)) {
-    deadline = prepared_at_ + start_limit();
+    if (worker.recoverable) {
+      // A newcomer may still be loading its training data.
+      deadline = std::max(prepared_at_, worker.recoverable_since) +
+                 (builds(worker) ? job_.config.start_timeout : job_.config.interrupt_timeout);
+    } else if (repeats_a_start(worker)) {
+      deadline = prepared_at_ + start_limit();
+    }
   }
   return deadline && worker.killed_at ? std::max(*deadline, *worker.killed_at + job_.config.repeat_after) : deadline;
 }
@@ -60,7 +62,7 @@ std::string Deadlines::lateness_of(WorkerId id, const Roster::Worker& worker) co
   if (worker.status == Roster::Status::kStarting) {
     return "it did not ask for a rank within " + seconds_text(job_.config.start_timeout) + " of its start";
   }
-  if (starts_late(worker)) {
+  if (!worker.recoverable) {
     return rank_text(worker.rank) + " did not come to its recoverable function within " + seconds_text(start_limit());
   }
   return rank_text(worker.rank) +
@@ -73,12 +75,10 @@ bool Deadlines::builds(const Roster::Worker& worker) const {
   return job_.placement.newcomer(worker.rank) || job_.holdings.sharding() != job_.holdings.kept_in();
 }
 
-// A member that is not in its recoverable function yet, and takes the place of one that was. A plain script never gets
-// there and need not answer. Behind the first function, what a newcomer does on the way was never timed.
-bool Deadlines::starts_late(const Roster::Worker& worker) const {
-  return job_.phase == Phase::kForming && worker.status == Roster::Status::kMember && !worker.recoverable &&
-         job_.ever_formed && job_.functions == 0 && job_.longest_start && job_.placement.newcomer(worker.rank) &&
-         !job_.round.has_answered(worker.rank);
+// A member that takes the place of one that was in the recoverable function, and must get there, too. A plain script
+// never does. After the first function, what a newcomer does on the way was never timed.
+bool Deadlines::repeats_a_start(const Roster::Worker& worker) const {
+  return job_.ever_formed && job_.functions == 0 && job_.longest_start && job_.placement.newcomer(worker.rank);
 }
 
 // It does what the first members did before their function.

@@ -21,7 +21,7 @@ class Deadlines {
   std::optional<Time> deadline_of(WorkerId id, const Roster::Worker& worker) const;
   std::string lateness_of(WorkerId id, const Roster::Worker& worker) const;
   bool builds(const Roster::Worker& member) const;
-  bool starts_late(const Roster::Worker& worker) const;
+  bool repeats_a_start(const Roster::Worker& worker) const;
   Time start_limit() const;
 
   Job& job_;

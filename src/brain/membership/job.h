@@ -63,8 +63,8 @@ struct Job {
   uint32_t functions = 0;
   bool ever_formed = false;
   std::optional<Time> longest_start;  // before that: from a worker's spawn to its recoverable function
-  Round round;                    // the newest one prepared
-  std::optional<Decide> decided;  // over the previous generation
+  Round round;                        // the newest one prepared
+  std::optional<Decide> decided;      // over the previous generation
 
   std::map<NodeId, NodeEndpoint> nodes;  // those attending; Sizing releases those that leave
   // They get no ranks until they join again, unless there is no other node. Written by NodeReplacement, and by Sizing

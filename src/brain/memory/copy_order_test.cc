@@ -66,7 +66,7 @@ class Server {
         }
         break;
       }
-      case 2: {  // removal, perhaps cut short behind the manifest
+      case 2: {  // removal, perhaps cut short after the manifest
         const auto manifest = objects_.find(step + "/manifest.json");
         if (manifest != objects_.end()) {
           const std::string listed = manifest->second;

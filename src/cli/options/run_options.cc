@@ -219,7 +219,7 @@ void OptionsParser::kinds() {
 void OptionsParser::script() {
   if (!tokens_.script || tokens_.script->empty()) {
     if (!tokens_.script_in_doubt) {
-      mistakes_.push_back("no script: name one behind the options, as in `keepstep run --nproc-per-node 4 train.py`");
+      mistakes_.push_back("no script: name one after the options, as in `keepstep run --nproc-per-node 4 train.py`");
     }
     return;
   }

@@ -48,7 +48,7 @@ std::string unknown_option(const std::string& word) {
 
 // `--unknown 2 --known 3 train.py`: CLI11 takes the word after an unknown option for the script. If that word is not a
 // file and more words follow, it is taken as the option's value: returns the option, and removes both from `args`, so
-// that parsing them again lists the mistakes behind them too.
+// that parsing them again lists the mistakes after them too.
 std::optional<std::string> take_out_unknown(std::vector<std::string>& args, const std::vector<std::string>& rest) {
   const auto script = std::find_if(rest.begin(), rest.end(), [](const auto& word) { return !word.starts_with('-'); });
   if (script == rest.begin() || script == rest.end() || std::next(script) == rest.end()) {

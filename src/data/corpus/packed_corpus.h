@@ -32,7 +32,7 @@ class PackedCorpus {
 
   // Where to write a row, `capacity` numbers each. Null: not wanted.
   struct Row {
-    int64_t* tokens = nullptr;     // behind the last document: `padding`
+    int64_t* tokens = nullptr;     // after the last document: `padding`
     int64_t* documents = nullptr;  // 0, 1, ... in the row; padding: -1
     int64_t* positions = nullptr;  // 0, 1, ... in each piece; padding: 0
     uint8_t* trained = nullptr;    // 1: to predict. 0: padding, the first of each piece, and tokens that are only read

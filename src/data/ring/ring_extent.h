@@ -9,7 +9,7 @@
 
 namespace keepstep::data {
 
-inline constexpr uint64_t kRingAlignment = 64;  // of the state behind the batch
+inline constexpr uint64_t kRingAlignment = 64;  // of the state after the batch
 
 // Sizes up to this can be added without overflow.
 inline constexpr uint64_t kMaxItemBytes = uint64_t{1} << 46;

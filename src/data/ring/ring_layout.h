@@ -44,7 +44,7 @@ struct RingSlot {
   uint64_t index;  // in its epoch
   uint64_t offset;
   uint64_t batch_bytes;
-  uint64_t state_bytes;  // behind the batch, at the next multiple of 64
+  uint64_t state_bytes;  // after the batch, at the next multiple of 64
   uint32_t kind;
   uint32_t reserved[3];
 };

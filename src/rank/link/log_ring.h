@@ -80,7 +80,7 @@ class LogReader {
   using OnCommit = std::function<void(const CommitRecord&)>;
   using OnLog = std::function<void(brain::Step, std::string_view values)>;
 
-  // Consumes all available entries, in order, each exactly once. INVALID_ARGUMENT: an invalid entry; it and all behind
+  // Consumes all available entries, in order, each exactly once. INVALID_ARGUMENT: an invalid entry; it and all after
   // it were dropped, and reading continues with what is written from now on.
   Status collect(std::byte* memory, const OnCommit& on_commit, const OnLog& on_log);
 

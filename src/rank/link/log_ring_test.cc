@@ -27,7 +27,7 @@ class LogRingTest : public testing::Test {
   LogRingTest() : memory_(zeroed()), writer_(memory_.get()) {}
   ~LogRingTest() override {
     for (size_t i = 0; i < kGuard; ++i) {
-      EXPECT_EQ(memory_.get()[kLogRingBytes + i], std::byte{0}) << "somebody wrote behind the ring";
+      EXPECT_EQ(memory_.get()[kLogRingBytes + i], std::byte{0}) << "somebody wrote past the ring";
     }
   }
   static std::byte* zeroed() {

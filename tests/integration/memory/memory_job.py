@@ -32,7 +32,7 @@ def state(step, mesh):
     return {
         "model": {"sharded": distribute_tensor(whole(step), mesh, [Shard(0)]), "frozen": frozen()},
         "step": step,
-        "note": "x" * step,  # its length changes: what lies behind it moves
+        "note": "x" * step,  # its length changes: what lies after it moves
     }
 
 

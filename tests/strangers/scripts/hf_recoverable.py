@@ -120,7 +120,7 @@ def main(chosen):
     trainer = recoverable(trainer, global_batch=chosen.global_batch)
     trainer.train(resume_from_checkpoint=bool(chosen.saves) and any(folder.glob("checkpoint-*")))
     if chosen.case == "evaluates after":
-        mine.may_die(chosen, "behind", 0)
+        mine.may_die(chosen, "after", 0)
         metrics = trainer.evaluate()
         predicted = trainer.predict(Text(8)).predictions
         trainer.state.log_history.append({"evaluated": metrics["eval_loss"], "predicted": float(predicted.sum())})

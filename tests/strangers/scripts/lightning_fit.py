@@ -149,7 +149,7 @@ def main(chosen):
         data = keepstep.lightning.cached(data)
     trainer.fit(model, data, ckpt_path=last if chosen.saves and last.exists() else None)
     if chosen.case == "evaluates after":
-        mine.may_die(chosen, "behind", 0)
+        mine.may_die(chosen, "after", 0)
         [found] = trainer.validate(model, Data(chosen.out))
         predicted = trainer.predict(model, Data(chosen.out).val_dataloader())
         [best] = trainer.validate(model, Data(chosen.out), ckpt_path="best")

@@ -62,7 +62,7 @@ def corpus(folder):
 
 
 def dies_in(chosen, kind, name, step_of):
-    """The process is killed before or behind a method, where `--die` says so: RANK:before METHOD:STEP, ..."""
+    """The process is killed before or after a method, where `--die` says so: RANK:before METHOD:STEP, ..."""
     original = getattr(kind, name)
 
     def may_die(when, step):
@@ -76,7 +76,7 @@ def dies_in(chosen, kind, name, step_of):
         step = step_of(self, *args, **kwargs)
         may_die("before", step)
         found = original(self, *args, **kwargs)
-        may_die("behind", step)
+        may_die("after", step)
         return found
 
     setattr(kind, name, method)

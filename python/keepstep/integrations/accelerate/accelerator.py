@@ -58,7 +58,7 @@ class Accelerator(accelerate.Accelerator):
 
     def recoverable(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorates the function that contains the training loop: after a fault it is entered again, in the same
-        process, and its loader begins behind the last committed step. It uses what `prepare` returned."""
+        process, and its loader begins after the last committed step. It uses what `prepare` returned."""
         if session_or_none() is None:
             return function
 

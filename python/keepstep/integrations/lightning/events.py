@@ -45,10 +45,10 @@ class Events:
         self._heard = 0  # of these, in any entry
         self._saved_before: set[str] = set()  # files of checkpoints, in earlier entries
         self._saved: set[str] = set()
-        self._known: dict[int, tuple[int, set[str]]] = {}  # what was heard and saved behind other commits
+        self._known: dict[int, tuple[int, set[str]]] = {}  # what was heard and saved after other commits
 
     def _turn_to(self, version: int) -> None:
-        """What follows this commit begins. With sharded state a fault may go back behind one: it comes again, too."""
+        """What follows this commit begins. With sharded state a fault may go back past one: it comes again, too."""
         self._known[self._version] = self._heard, self._saved | self._saved_before
         self._known = {each: known for each, known in self._known.items() if each >= version - 1}
         self._version = version

@@ -1,4 +1,4 @@
-"""Lightning's training loops, entered behind the last committed step."""
+"""Lightning's training loops, entered after the last committed step."""
 
 from __future__ import annotations
 

@@ -8,37 +8,26 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from keepstep import KeepstepError
 from keepstep.integrations.lightning import results
 from keepstep.integrations.lightning.events import has_state
 from keepstep.integrations.lightning.loops import all_loops
+from keepstep.integrations.taken_state import TakenState
 from keepstep.torch.state import extra_state
 
 _CONNECTOR = ("_first_loop_iter", "_current_fx", "_progress_bar_metrics", "_logged_metrics", "_callback_metrics")
 _FLAGS = ("_restarting", "_loaded_from_state_dict", "_resuming_from_checkpoint")
 
 
-class RankState(torch.nn.Module):
-    """Of one Trainer; protected by its extra state.
-
-    Attributes:
-        taken: the state of the newest step that this rank voted on, or began with.
-    """
+class RankState(TakenState):
+    """Of one Trainer."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__()
         self._trainer = trainer
-        self.taken: dict[str, Any] = {}
         self._flags: list[tuple[Any, ...]] = []
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return self.taken
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.taken = state
 
     def take(self, closure: Any) -> None:
         """`closure`: that computed the step's last gradients."""

@@ -1,4 +1,4 @@
-"""Learning-rate schedules of a Trainer: they move in the commit, when Lightning would move them behind it."""
+"""Learning-rate schedules of a Trainer: they move in the commit, when Lightning would move them after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Schedules:
         self.all = [each.scheduler for each in self._configs]
 
     def enter(self) -> None:
-        """An entry begins. In manual optimization the user's ``step()`` behind the commit moves nothing."""
+        """An entry begins. In manual optimization the user's ``step()`` after the commit moves nothing."""
         if self._trainer.lightning_module.automatic_optimization:
             return
         for config, schedule in zip(self._configs, self.all, strict=True):

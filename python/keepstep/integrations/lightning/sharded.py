@@ -30,7 +30,7 @@ class KeepstepModelParallelStrategy(KeepstepStrategy):
     """The module's ``configure_model`` shards it by ``fully_shard(..., mesh=self.device_mesh["data_parallel"])``.
 
     Ranks hold different parts, which keepstep copies to other ranks in every step (``run.setup(sharded=True)``). The
-    model is built when this process has a rank, behind ``on_fit_start``. Checkpoints are whole, on rank 0.
+    model is built when this process has a rank, after ``on_fit_start``. Checkpoints are whole, on rank 0.
     """
 
     strategy_name = "keepstep_model_parallel"

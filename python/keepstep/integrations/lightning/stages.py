@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def fit(trainer: Any) -> None:
-    """Trains: each generation enters it anew, behind the last committed step."""
+    """Trains: each generation enters it again, after the last committed step."""
     strategy: KeepstepStrategy = trainer.strategy
     training = strategy.fit
     assert training is not None

@@ -17,13 +17,13 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from keepstep import KeepstepError
 from keepstep._session import session
 from keepstep.integrations.lightning import loggers, stages
-from keepstep.integrations.lightning.collectives import Collectives
 from keepstep.integrations.lightning.environment import KeepstepEnvironment, prepare_data
 from keepstep.integrations.lightning.fit import Fit
+from keepstep.integrations.lightning.shared_strategy import SharedStrategy
 from keepstep.torch.runtime.run import Run
 
 
-class KeepstepStrategy(Collectives, DDPStrategy):
+class KeepstepStrategy(SharedStrategy, DDPStrategy):
     """`fit` loses no committed step: a rank that dies is replaced, and all go on from the last committed step.
 
     `options` go to DistributedDataParallel.
@@ -56,16 +56,6 @@ class KeepstepStrategy(Collectives, DDPStrategy):
 
     def _configure_launcher(self) -> None:
         self._launcher = _KeepstepLauncher(self)
-
-    @property
-    def root_device(self) -> torch.device:
-        devices = self.parallel_devices
-        assert devices
-        return devices[self.local_rank % len(devices)]
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def set_world_ranks(self) -> None:
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """One entry of the training function, and what follows a commit in it.
 
-torchtitan's loop logs, saves and validates behind a commit. If a fault interrupts that on any rank, all ranks replay
+torchtitan's loop logs, saves and validates after a commit. If a fault interrupts that on any rank, all ranks replay
 the step: the loop runs through it again, without batches, forward, backward and update, and then does what follows.
 """
 

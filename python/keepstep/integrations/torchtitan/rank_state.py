@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from keepstep.integrations.taken_state import TakenState
 from keepstep.torch.state import extra_state
 
 
@@ -30,26 +31,15 @@ class StepFigures:
         self.rates: dict[str, float] = {}
 
 
-class RankState(torch.nn.Module):
-    """Of one trainer; protected by its extra state.
-
-    Attributes:
-        taken: the state of the newest step that this rank voted on, or began with.
-    """
+class RankState(TakenState):
+    """Of one trainer."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__()
         self._trainer = trainer
-        self.taken: dict[str, Any] = {}
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return self.taken
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.taken = state
 
     def take(self, figures: StepFigures) -> None:
-        """Behind the last batch of a step, and before its vote."""
+        """After the last batch of a step, and before its vote."""
         state = {
             "trainer": self._trainer.state_dict(),
             "loader": _position(self._trainer.dataloader),

@@ -41,7 +41,7 @@ class RecoverableTrainer:
         self.trainer: Any = None
 
     def train(self) -> None:
-        """Trains. Each generation enters the trainer's own loop anew, behind the last committed step."""
+        """Trains. Each generation enters the trainer's own loop again, after the last committed step."""
 
         @keepstep.recoverable(rehearse=False)
         def torchtitan_train(run: Run) -> None:

@@ -1,6 +1,6 @@
 """One entry of the training function, and what follows a commit in it.
 
-What the Trainer's loop does behind a commit, up to the next step, is called the step's end: it counts, logs, evaluates
+What the Trainer's loop does after a commit, up to the next step, is called the step's end: it counts, logs, evaluates
 and saves. If a fault interrupts it on any rank, all ranks replay it: the loop runs through the step again, without its
 batches, gradients and update.
 """

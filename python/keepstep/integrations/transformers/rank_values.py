@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from keepstep import KeepstepError
+from keepstep.integrations.taken_state import TakenState
 from keepstep.torch.state import extra_state
 
 # Of the Trainer, and of TRL's (tested with 1.16).
@@ -20,25 +21,14 @@ _NAMES = ("current_flos", "_metrics", "_total_train_tokens", "_step", "_buffered
 Encoded = dict[str, Any]  # for JSON, by attribute
 
 
-class RankValues(torch.nn.Module):
-    """Of one Trainer; protected by its extra state.
-
-    Attributes:
-        taken: the values at the newest vote of this rank.
-    """
+class RankValues(TakenState):
+    """Of one Trainer."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__()
         self._trainer = trainer
         self._names = [name for name in (*_NAMES, *trainer.rank_values) if hasattr(trainer, name)]
-        self.taken: Encoded = {}
         self._first = self._now()
-
-    def get_extra_state(self) -> Encoded:
-        return self.taken
-
-    def set_extra_state(self, state: Encoded) -> None:
-        self.taken = state
 
     def take(self) -> None:
         self.taken = self._now()

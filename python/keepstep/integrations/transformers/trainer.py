@@ -137,7 +137,7 @@ class RecoverableTrainer(Trainer):
             self.create_scheduler(num_training_steps=max_steps)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau):
             raise KeepstepError(
-                "recoverable: ReduceLROnPlateau moves behind an evaluation, outside of the commit; choose another "
+                "recoverable: ReduceLROnPlateau moves after an evaluation, outside of the commit; choose another "
                 "lr_scheduler_type"
             )
         self.accelerator.prepare_model(self.model, evaluation_mode=True)  # mixed precision and compilation, no wrapper

@@ -13,7 +13,7 @@ import torch
 
 from keepstep._errors import KeepstepError
 
-ALIGNMENT = 64  # of values, and of a state behind its batch
+ALIGNMENT = 64  # of values, and of a state after its batch
 _MAGIC = b"KSB1"
 _HEADER = struct.Struct("<4sIQQ")  # magic, 0, bytes of the tree, bytes of all
 _MAX_DEPTH = 64
@@ -180,7 +180,7 @@ class _Reader:
 
     def _take(self, size: int) -> memoryview:
         if size > self.end - self.at:
-            raise _Bad(f"{size} bytes at {self.at} lie behind its end")
+            raise _Bad(f"{size} bytes at {self.at} lie past its end")
         self.at += size
         return self._data[self.at - size : self.at]
 

@@ -23,7 +23,7 @@ class MappedSamples(ABC):
     prefix: str
     sequence_length: int
     layout: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
-    _arguments: dict[str, Any]  # that it was made with, behind prefix and sequence_length
+    _arguments: dict[str, Any]  # that it was made with, after prefix and sequence_length
 
     @abstractmethod
     def __len__(self) -> int: ...

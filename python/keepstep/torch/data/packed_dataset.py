@@ -54,7 +54,7 @@ class PackedDataset(MappedSamples):
             split, splits: as of `TokenDataset`.
             too_long: what is done with documents longer than a sample: "cut" into pieces that share one token, so that
                 every token but the first is predicted once; "truncate": the first tokens are kept; or "drop".
-            padding: the token behind the last document.
+            padding: the token after the last document.
             plan_folder: where plans are kept, if not beside the corpus.
         """
         if sequence_length < 1:

@@ -25,7 +25,7 @@ class PreferencePairs(MappedSamples):
     """
 
     def __init__(self, prefix: str, sequence_length: int, *, padding: int = 0) -> None:
-        """Opens both corpora and finds the pairs that fit. `padding`: the token behind an answer."""
+        """Opens both corpora and finds the pairs that fit. `padding`: the token after an answer."""
         self._arguments = {"padding": padding}
         try:
             self._tokens, self._loss = _engine.TokenCorpus(prefix), _engine.TokenCorpus(f"{prefix}.loss")

@@ -125,7 +125,7 @@ class RingSlot:
             raise KeepstepError(f"cached: there will be no more batches: {self._ring.why}")
 
     def item(self, number: int) -> tuple[int, int, int]:
-        """(kind, epoch, index); kind END also behind the last word."""
+        """(kind, epoch, index); kind END also after the last word."""
         if number >= self._ring.head:
             return END, 0, 0
         try:

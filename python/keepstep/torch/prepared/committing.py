@@ -136,7 +136,7 @@ class PreparedSchedule(LRScheduler):
     """A protected schedule that moves in the commit (`move`); its ``step()`` only ends what `get_last_lr` shows.
 
     Attributes:
-        shown: the learning rates of the newest step, until a loop that logs them behind the update calls ``step()``.
+        shown: the learning rates of the newest step, until a loop that logs them after the update calls ``step()``.
     """
 
     def __init__(self, schedule: LRScheduler) -> None:

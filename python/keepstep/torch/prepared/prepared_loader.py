@@ -187,10 +187,10 @@ class PreparedLoader:
         step.log(**values)
 
     def _log_numbers(self, values: dict[str, Any]) -> None:
-        """Publishes those of `values` that are numbers, with the newest step, also behind its commit."""
+        """Publishes those of `values` that are numbers, with the newest step, also after its commit."""
         step = self._step or CommittedStep(self._run, self._run.version)
         if step.number and not self._run.rehearsing:
-            step.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+            step._log_numbers(values)
 
     # ---- arithmetic ----
 
@@ -313,14 +313,10 @@ class PreparedLoader:
 
     def _leave(self, epoch: int, end: int) -> None:
         """The loop was left: by `break`, or by an exception, after which this loader is not used any more."""
-        run, step = self._run, self._step
+        run = self._run
         self._remaining = None
-        if step is None or run._engine.interrupted():
+        if self._step is None or not run._loops.break_off():
             return
-        run._loops.left(step)
-        if not step.committed:
-            run._registry.drop_gradients()
-            run._loops.step = None
         self._taken = end
         if not run.rehearsing:
             self._counted = self._left(epoch)

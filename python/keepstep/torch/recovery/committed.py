@@ -575,7 +575,7 @@ class Committed:
         if self._set_between:
             return (
                 f"{self._set_between} was changed between earlier loops, but not in front of the one that begins at "
-                f"step {version}, where the function was entered after a fault. If it changes behind each loop, this "
+                f"step {version}, where the function was entered after a fault. If it changes after each loop, this "
                 "change is missing: set it in front of run.steps, by a rule that follows from the step"
             )
         return None

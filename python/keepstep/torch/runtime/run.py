@@ -431,7 +431,7 @@ class Run:
             loader: as for one process: over the whole data set, with any sampler whose order follows from the epoch and
                 from random numbers. A `DistributedSampler` is taken apart. Its ``batch_size`` is that of a rank. For
                 data without numbers give the result of `keepstep.data.cached(loader)`.
-            schedule: an LR scheduler or a function, or several: they move in each commit, behind the optimizers. Leave
+            schedule: an LR scheduler or a function, or several: they move in each commit, after the optimizers. Leave
                 out their ``step()``.
             epoch_schedule: the same, once in an epoch: in its last commit.
             scaler: a protected GradScaler. Then its ``update()`` is the commit.

@@ -113,6 +113,18 @@ class StepLoops:
             self._engine.leave_loop()
             self.saves_at_return = step.committed
 
+    def break_off(self) -> bool:
+        """The loop was left by `break` or an exception, so a step that is under way is given up. False if no loop was
+        under way, or a fault interrupted it."""
+        step = self.step
+        if step is None or self._engine.interrupted():
+            return False
+        self.left(step)
+        if not step.committed:
+            self._run._registry.drop_gradients()
+            self.step = None
+        return True
+
     def end(self) -> None:
         """The loop has no more steps."""
         self._engine.leave_loop()

@@ -31,6 +31,10 @@ class CommittedStep:
         """
         self.run._log(self.number, values)
 
+    def _log_numbers(self, values: dict[str, Any]) -> None:
+        """Those of `values` that are numbers."""
+        self.log(**{name: value for name, value in values.items() if isinstance(value, int | float)})
+
 
 class OpenStep(CommittedStep):
     """A step from its first batch on: what its commit has to know of it.

@@ -87,7 +87,7 @@ class TrainingLoader:
         if self._now is None or self._strategy.run is None:
             raise KeepstepError(
                 "Fabric: the training data is used outside of the training function; move the loop into a function, "
-                "and call it by fabric.launch(train), behind fabric.setup and fabric.setup_dataloaders"
+                "and call it by fabric.launch(train), after fabric.setup and fabric.setup_dataloaders"
             )
         return self._now
 

@@ -36,7 +36,7 @@ class Logs(torch.nn.Module):
         self._loader: EntryLoader | None = None
         self._in_step: list[Logged] = []  # since the last commit
         self._taken: list[Logged] = []  # in the step that was voted on last
-        self._ends: str | None = None  # the loop is behind this epoch's batches
+        self._ends: str | None = None  # the loop is past this epoch's batches
         self._count = 0  # of what was logged since then
         self._heard: dict[str, int] = {}  # of these, in any entry since the last commit, by epoch
 

@@ -22,10 +22,10 @@ import keepstep
 from keepstep import KeepstepError
 from keepstep._session import session
 from keepstep.integrations.lightning import loggers
-from keepstep.integrations.lightning.collectives import Collectives
 from keepstep.integrations.lightning.environment import KeepstepEnvironment
 from keepstep.integrations.lightning.fabric.loader import TrainingLoader
 from keepstep.integrations.lightning.fabric.logs import Logs
+from keepstep.integrations.lightning.shared_strategy import SharedStrategy
 from keepstep.integrations.lightning.stages import saves_are_complete
 from keepstep.integrations.prepared_model import PreparedModel
 from keepstep.torch.prepared.committing import PreparedOptimizer, PreparedSchedule, Updates
@@ -33,7 +33,7 @@ from keepstep.torch.prepared.prepared_loader import SummedLossStep
 from keepstep.torch.runtime.run import Run
 
 
-class KeepstepFabricStrategy(Collectives, DDPStrategy):
+class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
     """Data-parallel training. The function given to ``fabric.launch``, once something is set up, is recoverable.
 
     The first DataLoader that is set up is the training data; others are evaluated. `options` go to
@@ -135,16 +135,6 @@ class KeepstepFabricStrategy(Collectives, DDPStrategy):
 
     def _configure_launcher(self) -> None:
         self._launcher = _KeepstepLauncher(self)
-
-    @property
-    def root_device(self) -> torch.device:
-        devices = self.parallel_devices
-        assert devices
-        return devices[self.local_rank % len(devices)]
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def _setup_distributed(self) -> None:
         """The process group belongs to a generation; an entry makes it."""
@@ -248,7 +238,7 @@ class KeepstepFabricStrategy(Collectives, DDPStrategy):
         if self.run is None:
             raise KeepstepError(
                 "optimizer.step() outside of the training function; move the loop into a function, and call it by "
-                "fabric.launch(train), behind fabric.setup and fabric.setup_dataloaders"
+                "fabric.launch(train), after fabric.setup and fabric.setup_dataloaders"
             )
         prepared = next(each for each in self._prepared if each._optimizer is optimizer)
         return super().optimizer_step(prepared, **kwargs)

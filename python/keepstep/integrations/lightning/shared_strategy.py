@@ -1,4 +1,4 @@
-"""Collectives of a strategy: they belong to an entry. One that a fault cuts short returns zeros: the entry is left."""
+"""What keepstep's strategies for a Trainer and for Fabric share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Collectives:
-    """In front of a strategy of Lightning, whose collectives it calls. Outside of an entry they do nothing.
+class SharedStrategy:
+    """Comes before a strategy of Lightning among the bases of a class.
+
+    Its collectives belong to an entry, and do nothing outside of one. One that a fault cuts short returns zeros, so the
+    entry is left.
 
     Attributes:
         run: of the entry that is under way; None outside of one.
@@ -23,6 +26,15 @@ class Collectives:
 
     run: Run | None = None
     _alone = False
+
+    @property
+    def root_device(self) -> torch.device:
+        devices = self.parallel_devices  # type: ignore[attr-defined]
+        return devices[self.local_rank % len(devices)]  # type: ignore[attr-defined]
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        return {"num_replicas": self.world_size, "rank": self.global_rank}  # type: ignore[attr-defined]
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         if self._has_peers:
