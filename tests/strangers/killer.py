@@ -59,10 +59,10 @@ class Left:
 class Watched:
     """A running job, seen from outside: by its journal and by what it wrote."""
 
-    def __init__(self, folder, script, *arguments, spares=0, options=()):
+    def __init__(self, folder, script, *arguments, world=WORLD, spares=0, options=()):
         self.folder = folder
         self.process, self.command = start(
-            folder, SCRIPTS / script, "--out", folder, *arguments, world=WORLD, spares=spares, options=options
+            folder, SCRIPTS / script, "--out", folder, *arguments, world=world, spares=spares, options=options
         )  # fmt: skip
 
     def events(self, *names):

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 
 import pytest
-from killer import SCRIPTS
+from killer import SCRIPTS, Watched
 
 from elastic_jobs import Elastic
 from harness import PHASES, finish, json_lines, start
@@ -118,6 +118,32 @@ def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path, library,
     job = run_library(library, tmp_path, inject=[f"kill:rank={rank},step={step},phase={phase}"])
     assert_same_as(undisturbed(library), job)
     assert_only_this_rank_has_another_process(job, rank)
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "accelerate_loop",
+        *(pytest.param(name, marks=pytest.mark.long) for name in LIBRARIES if name != "accelerate_loop"),
+    ],
+)
+def test_a_process_forked_with_the_library_imported_takes_a_rank(undisturbed, tmp_path, library):
+    """The zygote has imported this integration, too, and has no rank and no session."""
+    words = ["--until", LIBRARIES[library][0], "--sleep", 1.5]
+    job = Watched(tmp_path, f"{library}.py", *words, world=WORLD, spares=1)
+    first_spare = WORLD
+
+    def is_parked(worker):
+        return any(line["worker"] >= worker for line in job.events("parked"))
+
+    assert job.wait_until(lambda: job.events("preloaded") and is_parked(first_spare)), job.finish().explain()
+    job.kill(3)
+    assert job.wait_until(lambda: is_parked(first_spare + 1)), job.finish().explain()
+    job.kill(3)
+    done = job.finish().job
+    assert {line["worker"]: line["how"] for line in done.events("spawned")}[first_spare + 1] == "fork"
+    assert len(done.events("fault_detected")) == 2, done.explain()
+    assert_same_as(undisturbed(library), done)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ lines that keepstep needs."""
 import csv
 import json
 import os
+import time
 from pathlib import Path
 
 from keepstep.integrations.lightning import Fabric, KeepstepCheckpointIO
@@ -68,6 +69,7 @@ def main(chosen):
                 with fabric.no_backward_sync(model, enabled=accumulating):
                     loss = mine.loss_of(model(x), y)
                     fabric.backward(loss / accumulated)
+                time.sleep(chosen.sleep)
                 mine.may_die(chosen, "batch", 10 * epoch + batch_idx)
                 fabric.log("loss", fabric.all_reduce(loss.detach().clone()), step=fabric.strategy.step)
                 if not accumulating:

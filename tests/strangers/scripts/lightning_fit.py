@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import keepstep.lightning
@@ -86,6 +87,14 @@ class Dies(L.Callback):
         return lambda trainer, *_, **__: trainer.sanity_checking or mine.may_die(self.chosen, name, trainer.global_step)
 
 
+class Slow(L.Callback):
+    def __init__(self, sleep_s):
+        self.sleep_s = sleep_s
+
+    def on_train_batch_start(self, *_):
+        time.sleep(self.sleep_s)
+
+
 class Told(L.Callback):
     """What callbacks are told on rank 0, a line for each event."""
 
@@ -134,7 +143,7 @@ def main(chosen):
     arguments = {
         "max_epochs": 5, "max_steps": chosen.until, "accumulate_grad_batches": 2, "gradient_clip_val": 1.0,
         "val_check_interval": 4, "log_every_n_steps": 1, "enable_progress_bar": True, "accelerator": "cpu",
-        "callbacks": [Dies(chosen), Told(chosen.out), saves, LearningRateMonitor()],
+        "callbacks": [Dies(chosen), Slow(chosen.sleep), Told(chosen.out), saves, LearningRateMonitor()],
         "logger": CSVLogger(chosen.out, version="csv"), "strategy": "keepstep",
     }  # fmt: skip
     if chosen.case == "stops early":

@@ -17,8 +17,9 @@ from keepstep.torch.runtime.run import Run
 
 
 def follow_ranks() -> None:
-    """From here on; once per process. Does nothing outside of ``keepstep run``."""
-    if session_or_none() is None or hasattr(PartialState.__init__, "_keepstep"):
+    """From here on. Outside of ``keepstep run`` all is as before, and so it is in the zygote, which has no session, but
+    imports this for the workers that it forks."""
+    if hasattr(PartialState.__init__, "_keepstep"):
         return
     PartialState.__init__ = _known_to_keepstep(PartialState.__init__)
     PartialState.wait_for_everyone = _once_there_are_peers(PartialState.wait_for_everyone)
@@ -71,7 +72,7 @@ def _known_to_keepstep(original: Any) -> Any:
 def _once_there_are_peers(original: Any) -> Any:
     @functools.wraps(original)
     def wait_for_everyone(self: PartialState) -> None:
-        if torch.distributed.is_initialized():
+        if session_or_none() is None or torch.distributed.is_initialized():
             original(self)
 
     return wait_for_everyone

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.utilities import rank_zero
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -62,16 +63,18 @@ class KeepstepEnvironment(ClusterEnvironment):
         return self._place.node_rank
 
 
+_rank_of_environment = rank_zero._get_rank
+
+
 def _rank_if_known() -> int | None:
     session = session_or_none()
-    return None if session is None else session.rank_or_none
+    return _rank_of_environment() if session is None else session.rank_or_none
 
 
 def follow_ranks() -> None:
-    """From here on Lightning does not ask the environment for the rank, where a spare would wait. Does nothing outside
-    of ``keepstep run``."""
-    if session_or_none() is None:
-        return
+    """From here on Lightning does not ask the environment for the rank, where a spare would wait. Outside of ``keepstep
+    run`` it does, and so it does in the zygote, which has no session, but imports this for the workers that it forks.
+    """
     for name, module in list(sys.modules.items()):
         if name.startswith("lightning.") and hasattr(module, "_get_rank"):
             module.__dict__["_get_rank"] = _rank_if_known
