@@ -23,6 +23,7 @@ from keepstep.bench.elastic.resizes import STEPS, Resize, add_phases, resizes, s
 from keepstep.bench.elastic.throughput import computing, throttled
 from keepstep.bench.elastic.torchrun_elastic import DEFAULTS, TUNED, TorchrunAgents
 from keepstep.bench.elastic.words import print_result
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.commits import median_step_s
 from keepstep.bench.harness.environment import JOBS, BenchError, keepstep_command, machine
 from keepstep.bench.harness.processes import Processes
@@ -38,21 +39,12 @@ COMPUTING_BATCH, COMPUTING_MICRO_BATCH = 32, 4
 PARTS = ("resize", "throughput")
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is too few; at least 1")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench elastic", description=__doc__)
     parser.add_argument("--against", choices=["torchrun"], help="measure its elastic restart, too")
     parser.add_argument("--only", choices=PARTS, help="this part (default both)")
-    parser.add_argument(
-        "--resizes", type=_count, default=10, help="of each job of ours, in each direction (default 10)"
-    )
-    parser.add_argument("--repetitions", type=_count, default=3, help="of torchrun's, in each direction (default 3)")
+    parser.add_argument("--resizes", type=count, default=10, help="of each job of ours, in each direction (default 10)")
+    parser.add_argument("--repetitions", type=count, default=3, help="of torchrun's, in each direction (default 3)")
     parser.add_argument("--seconds", type=float, default=8.0, help="at each size, for the throughput (default 8)")
     parser.add_argument("--json", action="store_true", help="print the result only, no table")
     parser.add_argument(

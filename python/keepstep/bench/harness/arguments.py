@@ -28,3 +28,11 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
         return names
 
     return parse
+
+
+def count(text: str) -> int:
+    """Of an option: a number of things, at least one."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too few; at least 1")
+    return value

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep._console import Console
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import keepstep_command, machine, model_parameters
 from keepstep.bench.harness.processes import Processes
 from keepstep.bench.harness.waiting import progress_bar
@@ -43,21 +44,14 @@ def _opponents(text: str) -> list[str]:
     return names
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is too few; at least 1")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench recovery", description=__doc__)
     parser.add_argument(
         "--against", type=_opponents, default=[], metavar="TOOLS", help="torchrun, torchft, or both with a comma"
     )
     parser.add_argument("--fault", choices=list(FAULTS), default="rank", help="what dies at once (default rank)")
-    parser.add_argument("--kills", type=_count, default=30, help="kills of our job (default 30)")
-    parser.add_argument("--repetitions", type=_count, default=3, help="kills of each opponent's job (default 3)")
+    parser.add_argument("--kills", type=count, default=30, help="kills of our job (default 30)")
+    parser.add_argument("--repetitions", type=count, default=3, help="kills of each opponent's job (default 3)")
     parser.add_argument("--sweep-state", action="store_true", help="also grow the bytes to hydrate, 0 to 1024 MiB")
     parser.add_argument("--opponents-only", action="store_true", help="measure only the tools named by --against")
     parser.add_argument("--json", action="store_true", help="print the result only, no table")

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.harness.arguments import count, some_of
 from keepstep.bench.harness.environment import BenchError, keepstep_command, machine
 from keepstep.bench.harness.processes import Processes
 from keepstep.bench.harness.waiting import progress_bar
@@ -26,21 +27,14 @@ from keepstep.bench.recovery.samples import median_phases, summary, write_sample
 from keepstep.bench.recovery.torchrun_job import measure_torchrun
 
 
-def _libraries(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in WHOLE]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: only {', '.join(WHOLE)} can be measured")
-    return names
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench libraries", description=__doc__)
-    parser.add_argument("--libraries", type=_libraries, default=list(WHOLE), help="with commas (default: all)")
+    parser.add_argument("--libraries", type=some_of(WHOLE), default=list(WHOLE), help="with commas (default: all)")
     parser.add_argument("--ranks", type=int, default=2, help="of each job (default %(default)s)")
-    parser.add_argument("--pairs", type=int, default=3, help="undisturbed runs of each side (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=60, help="of each of these (default %(default)s)")
+    parser.add_argument("--pairs", type=count, default=3, help="undisturbed runs of each side (default %(default)s)")
+    parser.add_argument("--steps", type=count, default=60, help="of each of these (default %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="of our job (default %(default)s; 0: no recovery)")
-    parser.add_argument("--repetitions", type=int, default=3, help="kills under torchrun (default %(default)s)")
+    parser.add_argument("--repetitions", type=count, default=3, help="kills under torchrun (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     parser.add_argument("--out", type=Path, default=Path("bench-libraries"), metavar="DIR", help="logs, runs")
     return parser

@@ -18,6 +18,7 @@ from keepstep._errors import KeepstepError
 from keepstep._session import Session
 from keepstep.torch import seeds
 from keepstep.torch.data import loader_process
+from keepstep.torch.prepared.known_epoch import KnownEpoch, known_epoch
 
 CHUNK_SAMPLES = 10_000  # drawn from the sampler at once
 _ORDER = 0x6F72646572  # of random numbers: not those of a step
@@ -69,21 +70,23 @@ class BatchOrder:
         if self.length == 0:
             raise KeepstepError("run.prepare: the loader has no batch")
         self._epoch = -1
-        self._drawn: Iterator[Any] = iter(())
-        self._next = 0  # the index in its epoch of what comes next
+        self._known: KnownEpoch | None = None  # the epoch, if any batch of it is known at once; else
+        self._drawn: Iterator[Any] = iter(())  # the rest of it
+        self._next = 0  # the index in its epoch of what comes next of that
 
     def __getitem__(self, number: int) -> Any:
         """Batch `number`: a list of what the dataset is asked for."""
         epoch, index = divmod(number, self.length)
-        if epoch != self._epoch or index < self._next:
-            self._drawn = self._draw(epoch)
-            self._epoch, self._next = epoch, 0
+        if epoch != self._epoch or (index < self._next and self._known is None):
+            self._begin(epoch)
+        if self._known is not None:
+            return self._known[index]
         batch = next(itertools.islice(self._drawn, index - self._next, None))
         self._next = index + 1
         return batch
 
-    def _draw(self, epoch: int) -> Iterator[Any]:
-        """The batches of `epoch`. The sampler is asked for many at once, with random numbers of its own."""
+    def _begin(self, epoch: int) -> None:
+        """The sampler has random numbers of its own, which follow from the job's seed and the epoch."""
         seed = _engine.mix_seed(self._session.welcome.seed, _ORDER, epoch)
         for part in self._parts():
             if hasattr(part, "set_epoch"):
@@ -92,7 +95,16 @@ class BatchOrder:
                 part.generator.manual_seed(seed & ((1 << 63) - 1))
         outside = seeds.generator_states()
         seeds.seed_all(seed)
-        source = iter(self._sampler)
+        self._epoch, self._next = epoch, 0
+        self._known = known_epoch(self._sampler)
+        if self._known is not None:
+            seeds.set_generator_states(outside)
+            self._require_same(epoch, self._known.samples(CHUNK_SAMPLES))
+        else:
+            self._drawn = self._draw(epoch, iter(self._sampler), outside)
+
+    def _draw(self, epoch: int, source: Iterator[Any], outside: Any) -> Iterator[Any]:
+        """The batches of `epoch`. The sampler is asked for many at once. `outside`: the random numbers of the loop."""
         count = 0
         while True:
             chunk: list[Any] = []
@@ -121,9 +133,9 @@ class BatchOrder:
             yield part
             part = getattr(part, "sampler", None) or getattr(part, "batch_sampler", None)
 
-    def _require_same(self, epoch: int, chunk: list[Any]) -> None:
-        """All ranks, and all entries, see an epoch in one order."""
-        mine = str(zlib.crc32(repr(chunk).encode())).encode()
+    def _require_same(self, epoch: int, first: list[Any]) -> None:
+        """All ranks, and all entries, see an epoch in one order. `first`: what it begins with."""
+        mine = str(zlib.crc32(repr(first).encode())).encode()
         answered, _, _, known = self._session.store(
             "compare_set", self._session.key(f"order/{epoch}"), b"0:" + mine, ends_with_generation=False
         )
