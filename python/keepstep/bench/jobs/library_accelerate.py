@@ -41,6 +41,7 @@ def main() -> None:
                 break
 
     train()
+    library_work.leave(chosen)
 
 
 if __name__ == "__main__":

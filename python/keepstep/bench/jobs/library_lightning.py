@@ -55,6 +55,7 @@ def main() -> None:
     saved = [] if chosen.checkpoints is None else list(chosen.checkpoints.glob("*.ckpt"))
     saved.sort(key=lambda path: path.stat().st_mtime)
     trainer.fit(Module(), loader, ckpt_path=str(saved[-1]) if saved else None)
+    library_work.leave(chosen)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def main() -> None:
     )
     from_there = library_work.newest(chosen.checkpoints, "trainer_state.json")
     recoverable(trainer).train(resume_from_checkpoint=None if from_there is None else str(from_there))
+    library_work.leave(chosen)
 
 
 if __name__ == "__main__":

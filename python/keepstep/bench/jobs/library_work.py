@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import Dataset
 
 from commit_log import CommitLog
@@ -68,3 +69,9 @@ def newest(folder: Path | None, whole: str) -> Path | None:
         return None
     found = {int(each.parent.name.rpartition("-")[2]): each.parent for each in folder.glob(f"checkpoint-*/{whole}")}
     return found[max(found)] if found else None
+
+
+def leave(chosen: argparse.Namespace) -> None:
+    """The script is over. Under torchrun a process may crash at its end if Gloo's threads still run."""
+    if chosen.launcher == "torchrun" and dist.is_initialized():
+        dist.destroy_process_group()
