@@ -8,14 +8,13 @@ import json
 from collections import Counter
 
 import pytest
-from killer import SCRIPTS, Watched
+from killer import SCRIPTS, TIMES, Watched
 
 from elastic_jobs import Elastic
 from harness import PHASES, finish, json_lines, start
 
 WORLD = 4
 KILL_AT = 9
-TIMES = ("t", "mono", "committed_mono")
 # What ranks are killed in, with its number, and what rank 0 is told of in all.
 LIBRARIES = {
     "hf_recoverable": (  # 3 steps in an epoch; evaluated after each 4th, saved after each 6th

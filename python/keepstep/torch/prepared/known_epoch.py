@@ -40,22 +40,24 @@ def known_epoch(sampler: Any) -> KnownEpoch | None:
     batch_size = None
     if type(sampler) is BatchSampler:
         batch_size, sampler = sampler.batch_size, sampler.sampler
+    numbers = _order_of(sampler)
+    return None if numbers is None else KnownEpoch(numbers, batch_size)
+
+
+def _order_of(sampler: Any) -> torch.Tensor | range | None:
     if type(sampler) is SequentialSampler:
-        return KnownEpoch(range(len(sampler.data_source)), batch_size)
+        return range(len(sampler.data_source))
     if type(sampler) is RandomSampler:
         length = len(sampler.data_source)
         if sampler.replacement or sampler.num_samples != length:
             return None
         generator = sampler.generator
         if generator is None:
-            generator = torch.Generator()
-            generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-        return KnownEpoch(torch.randperm(length, generator=generator), batch_size)
+            generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+        return torch.randperm(length, generator=generator)
     if type(sampler) is DistributedSampler and sampler.num_replicas == 1:
         length = len(sampler.dataset)  # type: ignore[arg-type]
         if not sampler.shuffle:
-            return KnownEpoch(range(length), batch_size)
-        generator = torch.Generator()
-        generator.manual_seed(sampler.seed + sampler.epoch)
-        return KnownEpoch(torch.randperm(length, generator=generator), batch_size)
+            return range(length)
+        return torch.randperm(length, generator=torch.Generator().manual_seed(sampler.seed + sampler.epoch))
     return None

@@ -62,7 +62,7 @@ class LoaderStep(OpenStep):
         if 0 < self._forwards < self.batches:  # none is seen of a compiled model
             raise KeepstepError(
                 f"step {self.number}: the loop took {self.batches} batches and computed {self._forwards}. After a "
-                "fault it would begin behind all that it took. If something fetches batches before they are used "
+                "fault it would begin after all that it took. If something fetches batches before they are used "
                 "(a prefetcher around the loader), leave it out: the DataLoader's num_workers= loads ahead"
             )
 

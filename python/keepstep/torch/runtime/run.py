@@ -853,7 +853,8 @@ class Run:
         """Raises if the generation ended and cut a collective short: what it returned must not be used."""
         from keepstep.torch.distributed.hosts import communication
 
-        if communication.cut_short or nccl.backends():  # NCCL's are aborted without a word
+        # Called for each event of a loop: looking for NCCL's groups, which are aborted without a word, comes last.
+        if self._engine.interrupted() and (communication.cut_short or nccl.backends()):
             self._check_interrupted()
 
     def _form(self, what: str) -> None:
