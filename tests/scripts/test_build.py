@@ -24,6 +24,7 @@ add_executable(keepstep main.cc)
 """
 
 
+@pytest.mark.long
 def test_make_builds_in_a_folder_with_a_space(tmp_path):
     checkout = Checkout(tmp_path / "a b")
     (checkout.folder / "CMakeLists.txt").write_text(SMALL)
@@ -31,6 +32,7 @@ def test_make_builds_in_a_folder_with_a_space(tmp_path):
     checkout.run("source .venv/bin/activate; make build; keepstep; [ $? = 42 ]")
 
 
+@pytest.mark.long
 def test_what_does_not_compile_is_told_whole(tmp_path):
     checkout = Checkout(tmp_path / "a b")
     (checkout.folder / "CMakeLists.txt").write_text(SMALL.replace("return 42", "return nothing_like_that"))

@@ -80,6 +80,7 @@ def test_what_cannot_be_installed_leaves_the_old_environment(checkout):
     requirements.write_text(stands)
 
 
+@pytest.mark.long
 def test_a_setup_that_is_killed_leaves_the_old_environment_and_the_next_one_ends_it(checkout):
     before = checkout.key()
     checkout.require("# For the one that is killed.\n")
@@ -103,6 +104,7 @@ def test_a_setup_that_is_killed_leaves_the_old_environment_and_the_next_one_ends
 COMPILES = "[ -x .venv/bin/python ] && [ -e .venv/.keepstep-begun ] && echo it compiles >> said"
 
 
+@pytest.mark.long
 def test_a_new_environment_can_be_compiled_with_while_it_is_completed(tmp_path):
     checkout = Checkout(tmp_path / "a b")
     checkout.run(f"scripts/setup.sh run bash -c '{COMPILES}'")
@@ -130,6 +132,7 @@ def test_packages_that_cannot_be_installed_are_told_although_all_compiled(tmp_pa
     assert checkout.prefix() == checkout.folder / ".venv"
 
 
+@pytest.mark.long
 def test_a_failed_build_ends_the_download_and_the_next_setup_completes_the_environment(tmp_path):
     """The index takes the call of pip and never answers."""
     checkout = Checkout(tmp_path / "a b")

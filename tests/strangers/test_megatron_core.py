@@ -61,6 +61,7 @@ def assert_same(job, expected):
     assert found == expected, job.explain()
 
 
+@pytest.mark.long
 def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path):
     job = run(tmp_path, "replicated", inject=["kill:rank=1,step=4,phase=backward"])
     assert_same(job, undisturbed("replicated"))

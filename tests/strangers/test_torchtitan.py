@@ -44,6 +44,7 @@ def undisturbed(tmp_path_factory):
     return get
 
 
+@pytest.mark.long
 def test_a_rank_killed_in_a_step_changes_nothing(undisturbed, tmp_path):
     job = run(tmp_path, "plain", inject=["kill:rank=1,step=4,phase=backward"])
     assert_same_as(undisturbed("plain"), job)

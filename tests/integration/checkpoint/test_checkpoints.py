@@ -40,6 +40,7 @@ def assert_same(loaded, saved):
     assert loaded == saved and len(saved) > 15
 
 
+@pytest.mark.long
 def test_fsdp2_saved_by_two_ranks_is_loaded_by_one(tmp_path):
     saved = run(2, "save", tmp_path, 5)
     assert len(list((tmp_path / "step-000000000005").glob("*.distcp"))) == 2

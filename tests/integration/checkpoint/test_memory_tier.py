@@ -6,6 +6,8 @@ import os
 import re
 import struct
 
+import pytest
+
 from fsdp2 import needs_fsdp2
 from harness import JOBS, json_lines, open_files
 from running_jobs import command, refused
@@ -37,6 +39,7 @@ def flip_a_byte(pid, rank):
     return flipped
 
 
+@pytest.mark.long
 @needs_fsdp2
 def test_what_agents_of_two_nodes_hold_is_listed_shown_and_checked(tmp_path):
     name = f"held-{os.getpid()}"

@@ -120,6 +120,7 @@ def kill_all_ranks(job):
     job.wait("the end of all ranks", lambda: job.events("restart"))
 
 
+@pytest.mark.long
 def test_a_job_goes_on_from_a_save_that_is_completed_while_it_has_no_ranks(tmp_path, job, held, monkeypatch):
     gate = tmp_path / "gate"
     running = job("ddp", extra=["--gate", gate])

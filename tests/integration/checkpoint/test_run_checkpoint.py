@@ -120,6 +120,7 @@ def test_everything_killed_goes_on_from_the_newest_save(tmp_path, whole):
     assert_rest(run(tmp_path / "second", saves), whole("fsdp"), newest + 1)
 
 
+@pytest.mark.long
 def test_several_places_keep_what_each_is_told_to_and_any_of_them_is_loaded(tmp_path, whole):
     near, far, young = tmp_path / "near", tmp_path / "far", tmp_path / "young"
     more = ["--durable", far, "--durable", young, "--every", 1]
@@ -172,6 +173,7 @@ def test_replicated_state_in_memory_survives_that_all_workers_die(tmp_path, whol
     assert_rest(job, whole("ddp"), 1)
 
 
+@pytest.mark.long
 def test_another_number_of_ranks_goes_on_and_torch_alone_reads_it(tmp_path, whole):
     saves = tmp_path / "saves"
     assert run(tmp_path / "first", saves, until=6).exit_code == 0

@@ -170,6 +170,7 @@ def test_what_cannot_go_on_is_an_error_that_says_why(tmp_path, extra, words):
     assert all(word in job.output for word in words), job.explain()
 
 
+@pytest.mark.long
 def test_ranks_that_an_elastic_job_gave_up_keep_no_batch_from_the_others(stream, tmp_path):
     with Elastic(tmp_path, "--until", 100_000, nodes="1:1", script="cached_batches.py") as job:
         job.start(0)
@@ -209,6 +210,7 @@ def torchrun(folder, world, *extra, options=()):
     return done, notes, name
 
 
+@pytest.mark.long
 def test_under_torchrun_ranks_share_a_loader_that_may_die(stream, tmp_path):
     done, notes, name = torchrun(tmp_path, 2, "--samples", 42, "--kill-loader", 4, 24, "--kill-loading", 20)
     assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ def test_a_gradient_that_differs_from_the_majority_never_commits_and_its_rank_is
     assert [line["kind"] for line in job.events("fault_detected")] == ["digests"] * 2, job.explain()
 
 
+@pytest.mark.long
 def test_of_two_ranks_the_redo_tells_which_one_was_wrong(tmp_path, undisturbed):
     job = run_small(tmp_path, world=2, spares=1, inject=[flip("gradient", 0, 5)])
     assert_same_history(job, undisturbed(2), 12)

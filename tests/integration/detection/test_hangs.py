@@ -76,6 +76,7 @@ def test_what_only_takes_long_is_no_hang(tmp_path, calm, take):
     assert_same_history(job, calm(3), UNTIL)
 
 
+@pytest.mark.long
 def test_a_limit_that_the_user_gave_counts(tmp_path, calm):
     job = run_hanging(tmp_path, "--hang", "loop:1:8:forward", options=["--hang-timeout", "3"])
     hang = assert_replaced(job, calm(3), 3, 1, 8)

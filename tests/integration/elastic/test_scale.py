@@ -5,6 +5,8 @@ import os
 import socketserver
 import threading
 
+import pytest
+
 from harness import JOBS, LIMIT_S, json_lines
 from running_jobs import command, refused
 from several_nodes import OTHER_TOKEN, TOKEN, free_port, kill, start_node
@@ -109,6 +111,7 @@ def start_two(folder, name):
     return nodes, endpoint
 
 
+@pytest.mark.long
 def test_of_several_nodes_the_first_one_is_asked_and_the_others_say_so(tmp_path):
     name = f"nodes-{os.getpid()}"
     nodes, _ = start_two(tmp_path, name)

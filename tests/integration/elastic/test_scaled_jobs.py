@@ -51,7 +51,8 @@ def alone(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("tokens", [pytest.param((), marks=pytest.mark.long), ("--tokens",)], ids=["samples", "tokens"])
+@pytest.mark.long
+@pytest.mark.parametrize("tokens", [(), ("--tokens",)], ids=["samples", "tokens"])
 def test_three_ranks_with_sixteen_micro_batches_weigh_them_as_one_rank_does(tmp_path, alone, tokens):
     job = finished(run_job(tmp_path, *tokens))
     shares = {line["rank"]: len(line["ids"]) for line in job.notes if "ids" in line}
@@ -69,6 +70,7 @@ def test_in_reproducible_mode_they_give_the_same_bits(tmp_path, tokens):
     assert {tuple(note["final"]) for note in job.finals().values()} == {tuple(alone.finals()[0]["final"])}
 
 
+@pytest.mark.long
 def test_tokens_weigh_differently_from_samples_or_these_tests_prove_nothing(alone):
     assert alone().metrics[0]["norm"] != pytest.approx(alone("--tokens").metrics[0]["norm"], rel=1e-3)
 

@@ -10,6 +10,8 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from harness import finish
 from running_jobs import command, refused
 
@@ -80,6 +82,7 @@ def test_stacks_name_who_does_something_else_whatever_holds_it(running):
         assert file.read().rsplit(")", 1)[1].split()[0] == "T"
 
 
+@pytest.mark.long
 def test_native_frames_are_shown_where_they_can_be_had(running):
     job = running("native", world=1)
     job.wait_for_steps()
@@ -198,6 +201,7 @@ def test_a_door_whose_file_somebody_removed_comes_back(running):
     job.stop()
 
 
+@pytest.mark.long
 def test_a_launcher_that_is_stopped_or_gone_is_told_as_such(running):
     job = running("halted", world=1)
     job.wait_for_steps()

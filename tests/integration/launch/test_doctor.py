@@ -135,6 +135,7 @@ def meet(nodes, endpoint, tokens=(TOKEN, TOKEN)):
     return [end(process) for process in processes]
 
 
+@pytest.mark.long
 @NAMESPACES
 def test_two_doctors_see_each_other():
     with network(2) as net:

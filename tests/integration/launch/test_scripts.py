@@ -93,6 +93,7 @@ def test_the_zygote_can_be_left_out(tmp_path):
     assert os.listdir("/dev/shm") == [] or not any("keepstep" in name for name in os.listdir("/dev/shm"))
 
 
+@pytest.mark.long
 def test_a_model_saved_whole_in_the_loop_loads_without_keepstep(tmp_path):
     (tmp_path / "parts.py").write_text(
         "import torch\n"

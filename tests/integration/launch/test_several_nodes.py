@@ -101,6 +101,7 @@ def test_every_launcher_exits_as_the_job_does(tmp_path):
     assert "rank 3" in job.output
 
 
+@pytest.mark.long
 def test_a_node_that_comes_while_node_0_is_stopped_joins_when_it_goes_on(tmp_path, nodes):
     endpoint = f"127.0.0.1:{free_port()}"
     nodes.append(start_node(tmp_path, 0, endpoint, "-c", "print('trained')", options=["--no-python", PYTHON]))
@@ -128,6 +129,7 @@ def test_ctrl_c_on_any_node_ends_the_job_on_all(tmp_path, nodes, where):
     assert_nothing_is_left(mark)
 
 
+@pytest.mark.long
 def test_a_node_that_is_lost_before_the_job_begins_is_not_waited_for_longer_than_said(tmp_path, nodes):
     endpoint = f"127.0.0.1:{free_port()}"
     job = {"options": ["--no-python", "--join-timeout", 15], "nodes": 3, "world": 1}

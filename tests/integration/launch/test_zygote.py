@@ -109,6 +109,7 @@ def use_site(folder, monkeypatch, code):
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
 
+@pytest.mark.long
 def test_a_fork_that_dies_before_the_agent_is_told_leaves_no_second_process_on_its_socket(
     tmp_path, undisturbed, monkeypatch
 ):
@@ -122,6 +123,7 @@ def test_a_fork_that_dies_before_the_agent_is_told_leaves_no_second_process_on_i
     assert len({note["pid"] for note in job.notes if "entry" in note}) == 2, job.explain()
 
 
+@pytest.mark.long
 def test_an_unfit_zygote_forks_none_of_those_that_it_was_asked_for_before_it_said_so(
     tmp_path, undisturbed, monkeypatch
 ):

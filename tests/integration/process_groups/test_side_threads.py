@@ -74,6 +74,7 @@ def test_a_future_that_is_kept_over_entries_ends_the_job_with_what_to_write(tmp_
     assert "take results in a `finally`" in job.output, job.explain()
 
 
+@pytest.mark.long
 def test_dcp_async_save_beside_steps_survives_kills(tmp_path, tmp_path_factory):
     reference = run_job(tmp_path_factory.mktemp("saving"), "async_saving.py", 2, world=2)
     inject = ["kill:rank=1,step=5,phase=forward", "kill:rank=0,step=9,phase=backward"]

@@ -34,6 +34,7 @@ def test_a_link_that_breaks_at_one_step_is_made_anew_and_the_step_redone(
     assert [line["rung"] for line in job.events("rung")] == ["redo"] * times, job.explain()
 
 
+@pytest.mark.long
 def test_a_link_that_never_holds_ends_the_job_with_words_about_the_network(tmp_path, monkeypatch):
     job = run_with_cuts(tmp_path, monkeypatch, rank=0, at=2, times=100, options=["--max-restarts", 0])
     assert job.exit_code == 1, job.explain()

@@ -112,6 +112,7 @@ look()
 """
 
 
+@pytest.mark.long
 def test_a_replacement_between_two_functions_begins_with_the_statistics_of_a_peer(tmp_path):
     """Those of the rank that died are lost with it. The survivors keep their own."""
     job = run_script(tmp_path, STATISTICS, [tmp_path], world=3, spares=1)
@@ -136,6 +137,7 @@ def test_a_rank_of_another_node_is_killed_in_the_second_function(tmp_path, refer
     assert len(said(tmp_path, "dies")) == 1
 
 
+@pytest.mark.long
 def test_each_function_saves_to_a_destination_of_its_own_and_goes_on_from_it(tmp_path, reference):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()

@@ -35,6 +35,7 @@ def test_a_fault_that_passes_changes_nothing(tmp_path, undisturbed, fault):
     assert not job.events("fault_detected"), job.explain()
 
 
+@pytest.mark.long
 def test_training_goes_on_while_the_disk_is_full(tmp_path, undisturbed):
     job = run_small(tmp_path, inject=["disk-full:rank=0,step=4"])
     assert job.exit_code == 0, job.explain()
@@ -62,6 +63,7 @@ def test_faults_at_random_are_survived_and_as_many_as_asked(tmp_path, undisturbe
     assert len(set(steps)) == len(steps), "once a step at most"
 
 
+@pytest.mark.long
 def test_slow_links_between_nodes_change_nothing(tmp_path, undisturbed):
     job = run_small_on_nodes(tmp_path, nodes=2, world=1, until=6, inject=["link-delay:rank=1,step=2,ms=2"])
     assert job.exit_code == 0, job.explain()

@@ -54,6 +54,7 @@ def test_a_fault_in_the_first_step_starts_from_the_first_capsule(tmp_path, undis
     check(job, undisturbed(2, "rich"), 2, [1])
 
 
+@pytest.mark.long
 def test_a_process_group_and_a_wrapper_made_by_hand_recover_too(tmp_path, undisturbed):
     inject = ["kill:rank=0,step=3,phase=backward", "kill:rank=1,step=7,phase=update"]
     job = run_small(tmp_path, world=2, spares=1, inject=inject, extra=["--by-hand"])
@@ -95,6 +96,7 @@ def test_a_transient_exception_is_redone_in_the_same_process(tmp_path, undisturb
     check(job, undisturbed(2), 2, killed=[], faults=1)
 
 
+@pytest.mark.long
 def test_a_segfault_is_survived_like_a_kill(tmp_path, undisturbed):
     job = run_small(tmp_path, world=2, spares=1, inject=["segv:rank=1,step=4,phase=forward"])
     check(job, undisturbed(2), 2, [1])

@@ -61,10 +61,10 @@ def test_a_closure_that_communicates_says_what_to_write_at_its_first_step(tmp_pa
 
 
 LEFT = [
-    "average:copy", "extra",
+    "average:copy",
     *long(
         "eval", "schedule-free", "gan", "registered", "entry-option", "average:data", "average:pointer",
-        "extra-restored", "extra-entry", "assigned", "lbfgs-communicates", "entry-mode", "entry-statistics",
+        "extra", "extra-restored", "extra-entry", "assigned", "lbfgs-communicates", "entry-mode", "entry-statistics",
         "average-eval",
     ),
 ]  # fmt: skip
@@ -76,6 +76,7 @@ def test_a_rank_that_dies_in_the_middle_changes_no_bit(tmp_path, undisturbed_cas
     assert_same(job, undisturbed_case(case))
 
 
+@pytest.mark.long
 def test_a_rate_that_an_entry_scales_is_scaled_once_where_a_rank_dies_in_the_first_step(tmp_path, undisturbed_case):
     job = run_left(tmp_path, "entry-option", extra=["--kill-at", 1])
     assert_same(job, undisturbed_case("entry-option"))
@@ -194,6 +195,7 @@ def test_a_rate_and_modes_that_a_restart_sets_hold_also_where_a_rank_dies_in_its
     assert_same(jobs[1], jobs[0])
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_the_job_goes_back_to_is_no_restart_for_what_an_entry_sets(tmp_path, undisturbed_case):
     job = run_left(tmp_path, "entry-option", extra=["--every", 2, "--kill-at", 4, "--all"])
     calm = undisturbed_case("entry-option")
@@ -204,6 +206,7 @@ def test_a_checkpoint_that_the_job_goes_back_to_is_no_restart_for_what_an_entry_
     assert job.finals()[0]["final"] == calm.finals()[0]["final"], job.explain()
 
 
+@pytest.mark.long
 def test_what_a_restart_takes_from_the_checkpoint_instead_of_the_script_is_told(tmp_path):
     first = run_left(tmp_path / "first", "entry", extra=["--memory"], until=2)
     assert first.exit_code == 0 and "the checkpoint of step" not in first.output, first.explain()
@@ -220,7 +223,9 @@ def run_epochs(folder, case, *extra):
     return finish(folder, *start(folder, JOBS / "epochs.py", "--out", folder, "--case", case, *extra))
 
 
-@pytest.mark.parametrize("case", ["from-that-epoch", *long("halved", "from-the-first", "thawed")])
+@pytest.mark.long
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["from-that-epoch", "halved", "from-the-first", "thawed"])
 def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, case):
     calm = run_epochs(tmp_path / "calm", case)
     assert calm.exit_code == 0, calm.explain()
@@ -230,6 +235,7 @@ def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, c
         assert [line["lr"] for line in job.metrics] == [line["lr"] for line in calm.metrics], job.explain()
 
 
+@pytest.mark.long
 def test_a_rate_that_changes_behind_a_loop_which_a_fault_left_is_told_of(tmp_path):
     job = run_epochs(tmp_path, "halved-from-there", "--kill-behind", 1)
     assert job.exit_code == 0, job.explain()
@@ -244,6 +250,7 @@ def test_a_forward_between_two_loops_that_moves_statistics_is_named(tmp_path):
     assert "'model/1." in job.output and "a forward in training mode after step 2 did it" in job.output, job.explain()
 
 
+@pytest.mark.long
 def test_what_a_function_of_on_resize_does_to_a_rate_holds_on_all_ranks(tmp_path):
     with Elastic(tmp_path, "--case", "resized", "--epochs", 100000, nodes="1:1", script="epochs.py") as job:
         job.start(0)
@@ -259,6 +266,7 @@ def test_what_a_function_of_on_resize_does_to_a_rate_holds_on_all_ranks(tmp_path
         assert rates == {0.05 if line["world"] == 1 else 0.1}, line
 
 
+@pytest.mark.long
 def test_an_optimizer_that_is_made_in_the_middle_is_named_at_its_first_step(tmp_path):
     job = run_left(tmp_path, "late-optimizer")
     assert job.exit_code != 0 and len(job.metrics) == 2, job.explain()

@@ -111,6 +111,7 @@ def test_rehearsals_can_be_left_out(tmp_path):
     assert not [note for note in job.notes if "rehearsal" in note]
 
 
+@pytest.mark.long
 def test_by_default_only_what_is_compiled_is_rehearsed(tmp_path):
     job = run_script(tmp_path, body(options=""), args=[tmp_path], spares=1, options=KILL)
     assert job.exit_code == 0, job.explain()
@@ -143,6 +144,7 @@ def test_object_collectives_leave_in_a_rehearsal_what_this_rank_has(tmp_path):
     assert newcomer(job) in {line["worker"] for line in job.events("rehearsed")}, job.explain()
 
 
+@pytest.mark.long
 def test_a_rehearsal_that_asks_for_more_memory_than_there_is_costs_no_spare(tmp_path):
     # Untouched, so that only a limit can refuse it.
     greedy = "torch.empty(health.available_bytes() + (2 << 30), dtype=torch.uint8) if run.rehearsing else None"

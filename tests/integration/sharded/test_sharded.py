@@ -223,6 +223,7 @@ def start_with_parity(folder, parity, **how):
     return start_on_nodes(folder, nodes=4, world=1, protection=["--parity", parity], **how)
 
 
+@pytest.mark.long
 def test_a_lost_node_goes_on_elsewhere_from_parity(tmp_path, whole):
     nodes = start_with_parity(tmp_path, "3+1", until=LONG, spare_nodes=1)
     job = finish_without(nodes, 2)

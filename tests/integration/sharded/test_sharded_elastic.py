@@ -52,6 +52,7 @@ def assert_nothing_was_lost(done, folder, *options):
     assert_nothing_is_left(str(folder))
 
 
+@pytest.mark.long
 def test_ranks_come_and_go_in_a_sharded_job(tmp_path):
     with sharded(tmp_path / "elastic") as job:
         job.shrink_grow_and_lose_a_rank()
