@@ -224,7 +224,6 @@ def run_epochs(folder, case, *extra):
 
 
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.parametrize("case", ["from-that-epoch", "halved", "from-the-first", "thawed"])
 def test_what_is_set_between_two_loops_is_that_of_an_undisturbed_run(tmp_path, case):
     calm = run_epochs(tmp_path / "calm", case)
