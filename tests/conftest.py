@@ -1,6 +1,7 @@
 """For all tests: what a process inherits from whoever started them, and how several pytests share the tests out."""
 
 import atexit
+import contextlib
 import itertools
 import os
 import shutil
@@ -20,6 +21,18 @@ os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="keepstep-runtime-")
 def remove_runtime_folder(folder=os.environ["XDG_RUNTIME_DIR"], pid=os.getpid()):
     if os.getpid() == pid:  # not at the end of a process that a test forked
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@atexit.register
+def end_what_tests_started(pid=os.getpid()):
+    """After Ctrl-C a test's job would go on training."""
+    if os.getpid() != pid:
+        return
+    for path in Path("/proc/self/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            with contextlib.suppress(ProcessLookupError):
+                leads = os.getpgid(child) == child
+                os.kill(-child if leads else child, signal.SIGKILL)
 
 
 for folder in ("servers", "held_files"):

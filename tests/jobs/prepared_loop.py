@@ -107,7 +107,10 @@ def build():
         optimizer = torch.optim.AdamW(rest, lr=1e-2)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 / (1 + s))
+    if args.case == "plateau":  # nothing is good enough for it
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=100)
+    else:
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 / (1 + s))
     if args.case == "scaler":
         found["scaler"] = torch.amp.GradScaler("cpu", init_scale=2.0**126, backoff_factor=2.0**-6, growth_interval=4)
     return keepstep.State(model=model, optimizer=optimizer, schedule=schedule, **found)
@@ -118,17 +121,16 @@ def train(run):
     state = run.setup(build)
     if args.saves:
         run.checkpoint(keepstep.Destination(args.saves, every_steps=3))
-    moves = {"epoch_schedule" if args.case == "epochs" else "schedule": state.schedule}
+    moves = {{"epochs": "epoch_schedule", "plateau": "plateau"}.get(args.case, "schedule"): state.schedule}
     optimizers = [state.optimizer, state.other] if args.case == "two" else state.optimizer
     scaler = None
     prepared = run.prepare(
         state.model, optimizers, make_loader(), **moves, global_batch=args.global_batch, last_step=args.last_step,
         scaler=getattr(state, "scaler", None),
     )  # fmt: skip
+    model, optimizer, loader, *more = prepared
     if args.case == "scaler":
-        model, optimizer, loader, scaler = prepared
-    else:
-        model, optimizer, loader = prepared
+        [scaler] = more
     note(entry=run.entry, rank=run.rank, generation=run.generation, version=run.version, pid=os.getpid())
     loss_function = torch.nn.MSELoss()
     accumulate = args.accumulate if args.case == "hasty" else loader.accumulation or args.accumulate
@@ -173,6 +175,9 @@ def train(run):
                 value = model(torch.ones(2, 16))
             torch.distributed.all_reduce(value)
             note(evaluated=epoch, value=digest([value]), rank=run.rank)
+            if args.case == "plateau":
+                [plateau] = more
+                plateau.step(value.square().mean())
     states = [
         each[key] for each in map(state.optimizer.state.get, state.model.parameters()) if each for key in sorted(each)
     ]

@@ -157,7 +157,7 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
     assert_only_this_rank_has_another_process(job, rank)
 
 
-SIZES = ["hf_recoverable", "accelerate_loop"]
+SIZES = ["hf_recoverable", "accelerate_loop", "lightning_fit", "fabric_loop"]
 
 
 @pytest.mark.long
@@ -185,7 +185,32 @@ def test_the_world_changes_and_what_is_told_does_not(tmp_path, library):
         reference.stop()
     for mine, theirs in zip(told, json_lines(expected), strict=False):
         assert mine.pop("event") == theirs.pop("event")
+        assert mine.pop("seen", 0) <= theirs.pop("seen", 0)  # by an epoch's metrics; ranks that left took theirs along
         assert mine == pytest.approx(theirs, rel=2e-3)
+
+
+EVALUATED = {
+    "hf_recoverable": [2, 6, 10],
+    "accelerate_loop": [3, 6],
+    "lightning_fit": [3, 6, 12],
+    "fabric_loop": [3, 9],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", EVALUATED)
+def test_a_rate_that_follows_a_metric_falls_with_the_same_step(tmp_path, library):
+    """It falls by half after each evaluation; ranks die in the steps behind some, which it falls with."""
+    reference = left_by(run_library(library, tmp_path / "undisturbed", "--case", "plateau", spares=0))
+    lines = [*reference["logged"], *reference["told"]]
+    rates = {line[key] for line in lines for key in ("rate", "learning_rate") if key in line}
+    assert sorted(rates, reverse=True) == [max(rates) * 0.5**falls for falls in range(len(rates))]
+    assert len(rates) >= 3
+    deaths = zip([0, 2, 1], EVALUATED[library], ["backward", "after_vote", "forward"], strict=False)
+    inject = [f"kill:rank={rank},step={evaluated + 1},phase={phase}" for rank, evaluated, phase in deaths]
+    job = run_library(library, tmp_path / "killed", "--case", "plateau", inject=inject)
+    assert_same_as(reference, job)
+    assert len(job.events("fault_detected")) == len(inject)
 
 
 TWICE = ["kill:rank=0,step=4,phase=backward", "kill:rank=3,step=5,phase=after_vote"]
@@ -247,6 +272,8 @@ def test_trainers_of_trl_lose_nothing_that_they_log(tmp_path, case, rank):
         ("lightning_fit", 8, "resumes"),
         ("lightning_fit", 8, "background resumes"),
         ("fabric_loop", 6, "resumes"),
+        ("hf_recoverable", 6, "plateau"),
+        ("fabric_loop", 6, "plateau"),
     ],
 )
 def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved, case):
@@ -262,6 +289,24 @@ def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved, cas
               for each in (first, left, reference)]  # fmt: skip
     assert losses[0] + losses[1] == losses[2], second.explain()
     assert left["final"] == reference["final"], second.explain()
+
+
+@pytest.mark.long
+def test_a_lightning_checkpoint_of_two_ranks_begins_with_four(tmp_path):
+    """It is saved in the middle of an epoch, after 8 of its 10 steps."""
+
+    def steps_of(name, saves, ranks, until):
+        words = ["--out", tmp_path / name, "--until", until, "--global-batch", 48, "--saves", tmp_path / saves]
+        process, command = start(tmp_path / name, SCRIPTS / "lightning_fit.py", *words, world=ranks)
+        job = finish(tmp_path / name, process, command)
+        assert job.exit_code == 0, job.explain()
+        told = [line for line in json_lines(tmp_path / name / "told.jsonl") if line.pop("event") == "step"]
+        return [line | {"loss": logged["loss"]} for line, logged in zip(told, job.metrics, strict=True)]
+
+    whole = steps_of("whole", "whole", 4, 14)
+    parts = [*steps_of("first", "saves", 2, 8), *steps_of("second", "saves", 4, 14)]
+    for mine, theirs in zip(parts, whole, strict=True):
+        assert mine == pytest.approx(theirs, rel=2e-3)
 
 
 @pytest.mark.long

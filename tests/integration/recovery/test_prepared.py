@@ -79,6 +79,18 @@ def test_what_follows_an_epoch_is_done_again_where_it_was_interrupted_and_only_t
     assert evaluated[0] == evaluated[1], job.explain()
 
 
+def test_a_rate_that_follows_a_metric_falls_with_the_same_step(tmp_path):
+    """Ranks die between the metric and the commit that it belongs to: one before it is given, one behind."""
+    words = ["--case", "plateau", "--evaluate", "--samples", "24"]  # 6 steps in an epoch
+    reference = run_prepared(tmp_path / "undisturbed", *words)
+    rates = [line["rate"] for line in reference.metrics]  # when the step began
+    assert rates == [1e-2] * 7 + [5e-3] * 6 + [2.5e-3] * 5, reference.explain()
+    kills = ["kill:rank=0,step=7,phase=backward", "kill:rank=0,step=13,phase=after_vote"]
+    job = run_prepared(tmp_path / "killed", *words, "--die-behind", 0, inject=kills)
+    assert_same(job, reference)
+    assert len(job.events("fault_detected")) == 3, job.explain()
+
+
 def test_an_epoch_has_each_sample_once_and_its_last_round_is_filled_from_the_next(tmp_path):
     job = run_prepared(tmp_path)
     used = [i for step in of_ranks(job, "ids") for pair in zip(*([iter(r)] * 2 for r in step), strict=True)
@@ -142,6 +154,13 @@ def ahead(loader):
         held = following
     yield held
 """
+FOLLOWS = [
+    "def build():", "    model = torch.nn.Linear(4, 4)", "    sgd = torch.optim.SGD(model.parameters(), lr=0.1)",
+    "    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)",
+    "    return keepstep.State(model=model, optimizer=sgd, plateau=plateau)", "state = run.setup(build)",
+    "how = {'plateau': state.plateau}",
+    "model, optimizer, loader, plateau = run.prepare(state.model, state.optimizer, DataLoader(data, 2), **how)",
+]  # fmt: skip
 MISTAKES = [
     (["ready(run, [1, 2])"], r"the loader is a list; .* write keepstep.data.cached\(loader\)"),
     (["ready(run, DataLoader(Stream(), 2))"], r"Stream is an IterableDataset.* keepstep.data.cached\(DataLoader"),
@@ -153,7 +172,7 @@ MISTAKES = [
     (
         ["plateau = torch.optim.lr_scheduler.ReduceLROnPlateau", "state = run.setup(build)",
          "run.prepare(state.model, state.optimizer, DataLoader(data, 2), schedule=plateau(state.optimizer))"],
-        r"ReduceLROnPlateau needs a number.* schedule=lambda: plateau.step\(value\)",
+        r"ReduceLROnPlateau moves after an evaluation. Pass it as plateau=.* plateau.step\(metric\)",
     ),
     (
         ["state, model, optimizer, loader = ready(run)", "for x, in loader:", "    model(x).sum().backward()",
@@ -179,6 +198,16 @@ MISTAKES = [
         ["state, model, optimizer, loader = ready(run)", "for x, in loader:", "    model(x).sum().backward()",
          "    optimizer.step()", "next(run.steps(data, global_batch=2, micro_batch=2, last_step=9))"],
         r"used the loader that run.prepare returned; use that, or run.steps",
+    ),
+    (
+        [*FOLLOWS, "for x, in loader:", "    plateau.step(1)", "    model(x).sum().backward()", "    optimizer.step()",
+         "plateau.step(2)", "plateau.step(3)"],
+        r"ReduceLROnPlateau.step is called twice after step 4: it moves once",
+    ),
+    (
+        [*FOLLOWS, "for x, in loader:", "    model(x).sum().backward()", "    optimizer.step()",
+         "    state.plateau.step(1)"],
+        r"'plateau' .*run.prepare\(.*plateau=",
     ),
 ]  # fmt: skip
 

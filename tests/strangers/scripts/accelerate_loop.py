@@ -9,6 +9,7 @@ from pathlib import Path
 import mine
 import torch
 from accelerate.utils import set_seed
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
@@ -49,7 +50,10 @@ def training_function(chosen):
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    lr_scheduler = get_linear_schedule_with_warmup(optimizer, 4, len(train_dataloader) * epochs)
+    if chosen.case == "plateau":  # nothing is good enough for it
+        lr_scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=100)
+    else:
+        lr_scheduler = get_linear_schedule_with_warmup(optimizer, 4, len(train_dataloader) * epochs)
     model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(
         model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
     )
@@ -67,7 +71,8 @@ def training_function(chosen):
                         accelerator.clip_grad_norm_(model.parameters(), 1.0)
                     time.sleep(chosen.sleep)
                     optimizer.step()
-                    lr_scheduler.step()
+                    if chosen.case != "plateau":
+                        lr_scheduler.step()
                     optimizer.zero_grad()
             model.eval()
             right = seen = 0
@@ -82,6 +87,8 @@ def training_function(chosen):
                 lost += float(losses.sum())
                 right += int((predictions == references).sum())
                 seen += len(references)
+            if chosen.case == "plateau":
+                lr_scheduler.step(lost / seen)
             if accelerator.is_main_process:
                 line = {"event": "evaluated", "epoch": epoch, "right": right, "seen": seen, "loss": lost}
                 with open(told, "a") as out:

@@ -85,6 +85,10 @@ CASES = {
     "plain": {},
     "lora": {},
     "evaluates after": {"eval_strategy": "no"},
+    "plateau": {  # nothing is good enough for it
+        "lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss", "eval_steps": 2,
+        "lr_scheduler_kwargs": {"factor": 0.5, "patience": 0, "threshold": 100},
+    },
     "resumes": {"lr_scheduler_type": "constant"},  # follows from no last step
     "stops early": {
         "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss",

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import keepstep.lightning
-from keepstep.integrations.lightning import KeepstepCheckpointIO
+from keepstep.integrations.lightning import KeepstepCheckpointIO, KeepstepStrategy
 
 # isort: split
 import lightning as L
@@ -18,11 +18,12 @@ from lightning.pytorch.loggers import CSVLogger
 
 
 class Model(L.LightningModule):
-    def __init__(self, case):
+    def __init__(self, case, elastic=False):
         super().__init__()
         self.case = case
+        self.elastic = elastic
         self.automatic_optimization = case != "manual"
-        self.net = mine.Net(width=64, statistics=case != "evaluates after")
+        self.net = mine.Net(width=64, statistics=case != "evaluates after" and not elastic)
         self.error = torchmetrics.MeanSquaredError()
 
     def forward(self, x):
@@ -35,6 +36,8 @@ class Model(L.LightningModule):
         self.error(predicted, y)
         self.log("loss", loss, prog_bar=True, on_step=True, on_epoch=True, sync_dist=True)
         self.log("error", self.error, on_step=False, on_epoch=True)
+        if self.elastic:
+            self.log("seen", float(len(x)), on_step=False, on_epoch=True, reduce_fx="sum", sync_dist=True)
         if self.case != "manual":
             return loss
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
@@ -47,21 +50,27 @@ class Model(L.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
-        self.log("val_loss", mine.loss_of(self(x + 0.01 * torch.randn_like(x)), y), sync_dist=True)
+        noise = 0 if self.elastic else 0.01 * torch.randn_like(x)
+        self.log("val_loss", mine.loss_of(self(x + noise), y), sync_dist=True)
 
     def predict_step(self, batch, batch_idx):
         return self(batch[0])
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        if self.case == "plateau":  # nothing is good enough for it
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=100)
+            how = {"scheduler": plateau, "monitor": "val_loss", "interval": "epoch", "frequency": 1}
+            return {"optimizer": optimizer, "lr_scheduler": how}
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class Data(L.LightningDataModule):
-    def __init__(self, folder):
+    def __init__(self, folder, samples=96, held_out=32):
         super().__init__()
         self.folder = Path(folder)
+        self.samples, self.held_out = samples, held_out
 
     def prepare_data(self):
         with (self.folder / "prepared").open("a") as out:
@@ -69,10 +78,10 @@ class Data(L.LightningDataModule):
 
     def train_dataloader(self):
         assert (self.folder / "prepared").exists()
-        return torch.utils.data.DataLoader(mine.Corpus(96), batch_size=4, shuffle=True)
+        return torch.utils.data.DataLoader(mine.Corpus(self.samples), batch_size=4, shuffle=True)
 
     def val_dataloader(self):
-        return torch.utils.data.DataLoader(mine.Corpus(32, first=1000), batch_size=4)
+        return torch.utils.data.DataLoader(mine.Corpus(self.held_out, first=1000), batch_size=4)
 
 
 class Dies(L.Callback):
@@ -108,14 +117,24 @@ class Told(L.Callback):
                 out.write(json.dumps(line) + "\n")
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if module.elastic:  # batches are of one rank
+            if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+                [group] = trainer.optimizers[0].param_groups
+                self.tell("step", trainer, rate=group["lr"], index=(batch_idx + 1) // trainer.accumulate_grad_batches)
+            return
         loss = {} if module.case == "manual" else {"loss": float(outputs["loss"])}
-        self.tell("batch", trainer, index=batch_idx, x=float(batch[0].sum()), **loss)
+        rate = {"rate": trainer.optimizers[0].param_groups[0]["lr"]} if module.case == "plateau" else {}
+        self.tell("batch", trainer, index=batch_idx, x=float(batch[0].sum()), **loss, **rate)
 
     def on_validation_end(self, trainer, module):
         self.tell("validated", trainer, loss=float(trainer.callback_metrics["val_loss"]))
 
     def on_train_epoch_end(self, trainer, module):
         metrics = trainer.callback_metrics
+        if module.elastic:  # what ranks logged that have left is not in the mean
+            assert metrics["loss_epoch"].isfinite() and metrics["error"].isfinite()
+            self.tell("epoch", trainer, seen=float(metrics["seen"]))
+            return
         self.tell("epoch", trainer, loss=float(metrics["loss_epoch"]), error=float(metrics["error"]))
 
     def on_train_end(self, trainer, module):
@@ -130,6 +149,7 @@ CASES = {
     "background resumes": {},
     "ring": {},  # the data module's batches come from the ring of the node
     "limited": {"limit_train_batches": 5, "val_check_interval": 3},
+    "plateau": {},
     "manual": {"accumulate_grad_batches": 1, "gradient_clip_val": None},
     "resumes": {},
     "stops early": {"val_check_interval": 2, "max_epochs": 40, "max_steps": -1},
@@ -150,10 +170,14 @@ def main(chosen):
         arguments["callbacks"].append(EarlyStopping("val_loss", min_delta=100, patience=6))
     if chosen.case.startswith("background"):
         arguments["plugins"] = [KeepstepCheckpointIO(os.environ.get("CHECKPOINTS_TO"))]
-    trainer = L.Trainer(**(arguments | CASES[chosen.case]))
-    model = Model(chosen.case)
-    last = folder / "last.ckpt"
     data = Data(chosen.out)
+    if chosen.global_batch:  # 10 steps in an epoch
+        data = Data(chosen.out, samples=10 * chosen.global_batch, held_out=48)
+        del arguments["accumulate_grad_batches"]
+        arguments |= {"strategy": KeepstepStrategy(global_batch=chosen.global_batch), "max_epochs": -1}
+    trainer = L.Trainer(**(arguments | CASES[chosen.case]))
+    model = Model(chosen.case, elastic=bool(chosen.global_batch))
+    last = folder / "last.ckpt"
     if chosen.case == "ring":
         data = keepstep.lightning.cached(data)
     trainer.fit(model, data, ckpt_path=last if chosen.saves and last.exists() else None)

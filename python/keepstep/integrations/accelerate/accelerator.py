@@ -27,6 +27,7 @@ from keepstep.integrations.accelerate.prepared import (
 from keepstep.integrations.prepared_model import PreparedModel
 from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
 from keepstep.torch.prepared.fixed_batch import batches_of
+from keepstep.torch.prepared.plateau import PreparedPlateau
 from keepstep.torch.runtime.run import Run
 
 P = ParamSpec("P")
@@ -102,7 +103,8 @@ class Accelerator(accelerate.Accelerator):
         prepared = super().prepare_scheduler(scheduler)
         if session_or_none() is not None:
             if isinstance(scheduler, ReduceLROnPlateau):
-                raise KeepstepError("Accelerator: ReduceLROnPlateau moves outside of the commit; take another schedule")
+                self._schedulers[-1] = PreparedPlateau(scheduler)
+                return self._schedulers[-1]
             prepared.__class__ = TrainingScheduler
             prepared.split_batches |= self._global_batch is not None  # Accelerate's: it moves once, not once a rank
         return prepared
@@ -153,7 +155,9 @@ class Accelerator(accelerate.Accelerator):
         if prepared_loader.accumulation is not None:
             self.gradient_accumulation_steps = prepared_loader.accumulation
         optimizers = [each.optimizer for each in self._optimizers]
-        updates = Updates(prepared_loader, optimizers, self._schedulers, [], None, waits_for_scaler=False)
+        plateaus = [each.enter(run) for each in self._schedulers if isinstance(each, PreparedPlateau)]
+        schedules = [each for each in self._schedulers if not isinstance(each, PreparedPlateau)]
+        updates = Updates(prepared_loader, optimizers, schedules, [], None, False, plateaus)
         for each in self._optimizers:
             each.optimizer = PreparedOptimizer(each.optimizer, updates)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from keepstep._session import Session
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
+Heard = Counter[str]  # how often, by the event's name
 _FREQUENT = ("batch", "backward", "zero_grad", "optimizer_step")  # in the names of events that are not rare
 
 
@@ -25,7 +27,8 @@ def has_state(callback: Callback) -> bool:
 
 
 class Events:
-    """Counts them from the last commit on: after a fault they come again in the same order.
+    """Counts them by name from the last commit on: after a fault they come again in the same order. After a change of
+    size they do too, except for those of a validation's batches.
 
     A process that takes over a rank does not repeat what its predecessor told by a step's end, or in rare events; but
     it hears what opens training, an epoch or a validation.
@@ -41,35 +44,40 @@ class Events:
         self.took_over = False
         self._marked = b""
         self._version = 0
-        self._count = 0  # since the commit of that version, in this entry
-        self._heard = 0  # of these, in any entry
+        self._count: Heard = Counter()  # since the commit of that version, in this entry
+        self._heard: Heard = Counter()  # of these, in any entry
         self._saved_before: set[str] = set()  # files of checkpoints, in earlier entries
         self._saved: set[str] = set()
-        self._known: dict[int, tuple[int, set[str]]] = {}  # what was heard and saved after other commits
+        self._known: dict[int, tuple[Heard, set[str]]] = {}  # what was heard and saved after other commits
 
     def _turn_to(self, version: int) -> None:
         """What follows this commit begins. With sharded state a fault may go back past one: it comes again, too."""
         self._known[self._version] = self._heard, self._saved | self._saved_before
         self._known = {each: known for each, known in self._known.items() if each >= version - 1}
         self._version = version
-        self._count = 0
-        self._heard, self._saved_before = self._known.get(version, (0, set()))
+        self._count = Counter()
+        self._heard, self._saved_before = self._known.get(version, (Counter(), set()))
         self._saved = set()
 
     @property
     def under_way(self) -> bool:
         return self._run is not None
 
-    def enter(self, run: Run, fresh: bool) -> None:
-        """An entry begins. `fresh`: in this process it is the first."""
+    def enter(self, run: Run, fresh: bool, takes_over: bool) -> None:
+        """An entry begins.
+
+        Args:
+            fresh: in this process it is the first.
+            takes_over: what the rank's process before told is known; else what this one told.
+        """
         if self._version != run.version:
             self._turn_to(run.version)
         self._saved_before |= self._saved
         self._saved = set()
-        self._count = 0
+        self._count = Counter()
         self._run = run
         self.took_over = fresh
-        if fresh:
+        if takes_over:
             self._take_over()
 
     def leave(self) -> None:
@@ -82,8 +90,8 @@ class Events:
         self._turn_to(self._run.version)
 
     @contextlib.contextmanager
-    def event(self, rare: bool) -> Iterator[bool]:
-        """Something is heard; whether it was before. `rare`: it may take long, so a mark is set on both sides.
+    def event(self, name: str, rare: bool) -> Iterator[bool]:
+        """`name` is heard; whether it was before. `rare`: it may take long, so a mark is set on both sides.
 
         Raises if the generation ended: what it tells may be wrong.
         """
@@ -92,14 +100,14 @@ class Events:
         if not self._counts:
             yield False
             return
-        before = self._count < self._heard
+        before = self._count[name] < self._heard[name]
         if rare and not before:
             self.mark()
         yield before
         self._run._check_results()  # if one was cut short, what was told is wrong, and is told again
-        self._count += 1
+        self._count[name] += 1
         if not before:
-            self._heard = self._count
+            self._heard[name] = self._count[name]
             if rare:
                 self.mark()
 
@@ -142,7 +150,9 @@ class Events:
         assert self._run is not None
         kept = self._session.kept(self._key())
         self._run._check_interrupted()
-        marked = {int(version): (heard, set(saved)) for version, (heard, saved) in json.loads(kept or b"{}").items()}
+        marked = {
+            int(version): (Counter(heard), set(saved)) for version, (heard, saved) in json.loads(kept or b"{}").items()
+        }
         if self._version in marked:
             self._known = marked
             self._heard, self._saved_before = marked[self._version]
@@ -172,7 +182,10 @@ def _call_callback_hooks(
     opens = rare and hook_name.endswith("_start")
     for each in trainer.callbacks:  # one by one: a fault may interrupt what one of them does
         if monitoring_callbacks in (None, isinstance(each, EarlyStopping | Checkpoint)):
-            with events.event(rare) as before, trainer.profiler.profile(f"[Callback]{each.state_key}.{hook_name}"):
+            with (
+                events.event(hook_name, rare) as before,
+                trainer.profiler.profile(f"[Callback]{each.state_key}.{hook_name}"),
+            ):
                 if not before or has_state(each) or (opens and events.took_over):
                     getattr(each, hook_name)(trainer, module, *args, **kwargs)
     module._current_fx_name = around
@@ -186,7 +199,7 @@ def _log_metrics(self: Any, metrics: dict[str, Any], step: int | None = None) ->
     if events is None or not self.trainer.loggers or not metrics:
         _tell_loggers(self, metrics, step)
         return
-    with events.event(rare=False) as before:
+    with events.event("log_metrics", rare=False) as before:
         self.trainer.fit_loop.fit.loader._log_numbers({name: float(value) for name, value in metrics.items()})
         if before:
             self._logged_metrics.update(metrics)

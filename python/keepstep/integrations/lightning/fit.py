@@ -41,6 +41,7 @@ from keepstep.torch import seeds
 from keepstep.torch.data.cached import CachedLoader
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedOptimizer, Updates
+from keepstep.torch.prepared.fixed_batch import batches_of, require_fitting_world
 from keepstep.torch.prepared.prepared_loader import SummedLossStep
 
 if TYPE_CHECKING:
@@ -63,14 +64,16 @@ class Fit:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
+        if trainer.strategy.global_batch is not None:
+            trainer.accumulate_grad_batches = 1  # while there is no rank, lengths are in steps
         self.loader: FitLoader | None = None
         self.loggers_key = loggers.key_of_training()
         self.events = Events(trainer.strategy.session)
         self.replaying = False
         self.closure: Any = None
         self._run: Run | None = None
+        self._rank: int | None = None  # in the newest entry
         self._plain: Any = None
-        self._entered = False
         self._last: tuple[int, Any] = (0, None)  # a version, and this rank's last batch of its step
         loops.make_recoverable(trainer, self)
 
@@ -98,18 +101,23 @@ class Fit:
             self._plain = found
         return self._plain
 
-    def batches_per_epoch(self) -> int:
-        """Of one rank, by the Trainer's limit; before there is a loader."""
-        plain: Any = self.plain.loader if isinstance(self.plain, CachedLoader) else self.plain
-        return self._limit(math.ceil(len(plain) / self.trainer.world_size))
+    @property
+    def _per_step(self) -> int | None:
+        """Batches of a step over all ranks, if that is given."""
+        global_batch = self.trainer.strategy.global_batch
+        return None if global_batch is None else batches_of(global_batch, self.plain, "KeepstepStrategy")
 
-    def _limit(self, batches: int) -> int:
+    def rounds_per_epoch(self) -> int:
+        """An epoch's batches of one rank, or with a global batch its steps, by the Trainer's limit."""
+        plain: Any = self.plain.loader if isinstance(self.plain, CachedLoader) else self.plain
+        return self._limit(math.ceil(len(plain) / (self._per_step or self.trainer.world_size)))
+
+    def _limit(self, rounds: int) -> int:
         limit = self.trainer.limit_train_batches
-        count = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-        if count == 0 < batches:
-            raise KeepstepError(
-                f"Trainer.fit: limit_train_batches={limit} leaves none of the {batches} batches of a rank"
-            )
+        count = min(rounds, limit) if isinstance(limit, int) else int(rounds * limit)
+        if count == 0 < rounds:
+            unit = "batches of a rank" if self._per_step is None else "steps of an epoch"
+            raise KeepstepError(f"Trainer.fit: limit_train_batches={limit} leaves none of the {rounds} {unit}")
         return count
 
     # ---- the whole of it ----
@@ -150,23 +158,35 @@ class Fit:
         strategy.protect(run, self)
         strategy.enter(run)
         self._run = run
+        require_fitting_world(run, self._per_step, "KeepstepStrategy", None)
         source = source_of(self.plain, run._session)
         if isinstance(trainer.limit_train_batches, int) or trainer.limit_train_batches < 1:
-            source = limited(source, self._limit(math.ceil(source.length / run.world_size)) * run.world_size)
-        self.loader = FitLoader(run, source, self)
-        self._schedules.enter()
-        updates = Updates(self.loader, self._optimizers, [self._schedules], [], None, waits_for_scaler=False)
+            round_size = self._per_step or run.world_size
+            source = limited(source, self._limit(math.ceil(source.length / round_size)) * round_size)
+        self.loader = FitLoader(run, source, self._per_step, self)
+        if self.loader.accumulation is not None:
+            trainer.accumulate_grad_batches = self.loader.accumulation
+        self._schedules.enter(run)
+        updates = Updates(self.loader, self._optimizers, [self._schedules], [], None, False, self._schedules.plateaus)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
-        fresh, self._entered = not self._entered, True
-        if fresh and trainer.is_global_zero:
+        fresh = self._rank is None
+        takes_over = fresh or (run.rank == 0 and self._rank != 0)
+        self._rank = run.rank
+        if takes_over and trainer.is_global_zero:
             for each in trainer.callbacks:
                 if isinstance(each, ProgressBar):
                     each.enable()  # a spare had no rank when it was set up
-        self.events.enter(run, fresh)
+        self.events.enter(run, fresh, takes_over)
         self.replaying = run.version > 0
+        if self.replaying and takes_over and trainer.is_global_zero:
+            loggers.take_over(trainer, strategy.session, self.loggers_key)
         if self.replaying and fresh:
             self._catch_up()
         self._rank_state.put_back(self._first if run.version == 0 else self._rank_state.taken)
+        if strategy.session.welcome.elastic:
+            self._rank_state.enter_world(run.rank)
+            run._check_interrupted()
+            trainer.fit_loop.epoch_loop.val_loop._combined_loader = None  # of as many ranks as there were
         if self.replaying:
             run._evaluations.step = run.version
             # Whether the next forward begins with rank 0's buffers. In manual optimization Lightning commits inside of
@@ -193,8 +213,6 @@ class Fit:
     def _catch_up(self) -> None:
         """This process has a rank that another one held: its callbacks hear that training began, and the epoch."""
         trainer = self.trainer
-        if trainer.is_global_zero:
-            loggers.take_over(trainer, trainer.strategy.session, self.loggers_key)
         trainer.training = True
         assert self._run is not None
         with self._run.restored(), trainer.strategy.alone(), self.events.uncounted():
@@ -236,7 +254,7 @@ class Fit:
         """The step that is under way, by `commit`."""
         run, trainer = self._run, self.trainer
         assert run is not None
-        self._rank_state.take(self.closure)
+        self._rank_state.take(self.closure, run.rank)
         commit()
         self._last = (run.version, trainer._results.batch)
         self.events.committed()
@@ -267,15 +285,12 @@ class Fit:
 
 def _require_recoverable(trainer: Any) -> None:
     module = trainer.lightning_module
-    configs = trainer.strategy.lr_scheduler_configs
     wrong = {
-        "ReduceLROnPlateau, which moves outside of the commit": any(each.reduce_on_plateau for each in configs),
         "precision='16-mixed' (take 'bf16-mixed')": getattr(trainer.precision_plugin, "scaler", None) is not None,
         "overfit_batches": trainer.overfit_batches > 0,
         "reload_dataloaders_every_n_epochs": trainer.reload_dataloaders_every_n_epochs > 0,
         "val_check_interval as a time": trainer._val_check_time_interval is not None,
         "a dataloader_iter in training_step": "dataloader_iter" in inspect.signature(module.training_step).parameters,
-        "an elastic job (--nnodes MIN:MAX)": trainer.strategy.session.welcome.elastic,
     }
     optimizers = trainer.strategy.optimizers
     wrong["several optimizers"] = len(optimizers) > 1

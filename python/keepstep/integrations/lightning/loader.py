@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class FitLoader(PreparedLoader):
     """A `PreparedLoader` that tells `fit` of its steps."""
 
-    def __init__(self, run: Run, source: BatchSource, fit: Fit) -> None:
-        super().__init__(run, source, None)
+    def __init__(self, run: Run, source: BatchSource, per_step: int | None, fit: Fit) -> None:
+        super().__init__(run, source, None, per_step)
         self._fit = fit
 
     def begin(self, epoch: int, batches: int) -> Iterator[Any]:

@@ -31,7 +31,7 @@ class RecoverableFitLoop(_FitLoop):
         """The loader is the entry's. Epochs may differ by one batch."""
         loader = self.fit.loader
         if loader is None:  # asked for the number of steps, before training
-            self._measure(self.fit.batches_per_epoch())
+            self._measure(self.fit.rounds_per_epoch())
             return
         if self._data_fetcher is None:
             self._data_fetcher = Fetcher(loader)
@@ -44,20 +44,24 @@ class RecoverableFitLoop(_FitLoop):
         return int(progress.processed)
 
     def _measure(self, batches: int) -> None:
-        trainer = self.trainer
+        """`batches`: of this rank in the epoch; before there is a rank, with a global batch: steps."""
+        trainer: Any = self.trainer
         interval = trainer.val_check_interval
         self.max_batches = batches
+        unit = 1 if trainer.strategy.global_batch is None else trainer.accumulate_grad_batches
+        rounds = batches // unit
         if isinstance(interval, int):
             in_epochs = trainer.check_val_every_n_epoch is not None
-            most = self.fit.batches_per_epoch()
+            most = self.fit.rounds_per_epoch()
             if interval > most and in_epochs and trainer.limit_val_batches > 0:
+                counted = "batches that a rank" if trainer.strategy.global_batch is None else "steps that a job"
                 raise KeepstepError(
-                    f"Trainer.fit: val_check_interval={interval} is more than the {most} batches that a rank has in "
-                    "an epoch. Count over epochs with check_val_every_n_epoch=None, or choose fewer"
+                    f"Trainer.fit: val_check_interval={interval} is more than the {most} {counted} has in an epoch. "
+                    "Count over epochs with check_val_every_n_epoch=None, or choose fewer"
                 )
-            trainer.val_check_batch = min(interval, batches) if in_epochs else interval
+            trainer.val_check_batch = unit * (min(interval, rounds) if in_epochs else interval)
         else:
-            trainer.val_check_batch = max(1, int(batches * interval))
+            trainer.val_check_batch = unit * max(1, int(rounds * interval))
 
     def run(self) -> None:
         if not self.fit.replaying:
@@ -112,6 +116,20 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
             warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
             super().reset()
 
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        return super().on_save_checkpoint() | {"accumulation": self.trainer.accumulate_grad_batches}
+
+    def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+        """With a global batch, as many steps are over as when it was saved, and not as many batches of a rank."""
+        super().on_load_checkpoint(state_dict)
+        before, now = state_dict.get("accumulation"), self.trainer.accumulate_grad_batches
+        if before is None or self.trainer.strategy.global_batch is None:
+            return
+        for progress in (self.batch_progress.current, self.batch_progress.total):
+            more = progress.ready // before * now - progress.ready
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(progress, name, getattr(progress, name) + more)
+
     @property
     def _fit(self) -> Fit:
         fit: Fit = self.trainer.fit_loop.fit
@@ -146,17 +164,23 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
         self._fit.events.mark()
 
     def _update_learning_rates(self, interval: str, update_plateau_schedulers: bool) -> None:
-        """The commit has moved the schedules; only their progress is counted here."""
-        if update_plateau_schedulers or not self.trainer.lightning_module.automatic_optimization:
+        """The commit moves the schedules; here only their progress is counted. Those that follow a metric get it."""
+        if update_plateau_schedulers:
+            super()._update_learning_rates(interval, update_plateau_schedulers)
+            return
+        if not self.trainer.lightning_module.automatic_optimization:
             return
         for config in self.trainer.lr_scheduler_configs:
-            if config.interval == interval and self._is_due(config):
+            if config.interval == interval and not config.reduce_on_plateau and self._is_due(config):
                 self.scheduler_progress.increment_ready()
                 self.scheduler_progress.increment_completed()
 
     def _is_due(self, config: Any) -> bool:
         """Whether a schedule moves with the batch, or the epoch, that is under way, if it moves with these."""
-        index = self.batch_idx if config.interval == "step" else self.trainer.current_epoch
+        trainer = self.trainer
+        index = self.batch_idx if config.interval == "step" else trainer.current_epoch
+        if config.interval == "step" and trainer.strategy.global_batch is not None:
+            index //= trainer.accumulate_grad_batches
         return bool((index + 1) % config.frequency == 0)
 
     def _broadcast_sigterm_tensor(self) -> None:

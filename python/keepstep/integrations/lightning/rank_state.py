@@ -15,6 +15,7 @@ from keepstep.integrations.lightning import results
 from keepstep.integrations.lightning.events import has_state
 from keepstep.integrations.lightning.loops import all_loops
 from keepstep.integrations.taken_state import TakenState
+from keepstep.torch.distributed import agreement
 from keepstep.torch.state import extra_state
 
 _CONNECTOR = ("_first_loop_iter", "_current_fx", "_progress_bar_metrics", "_logged_metrics", "_callback_metrics")
@@ -29,14 +30,21 @@ class RankState(TakenState):
         self._trainer = trainer
         self._flags: list[tuple[Any, ...]] = []
 
-    def take(self, closure: Any) -> None:
-        """`closure`: that computed the step's last gradients."""
-        self.taken = self._now() | {"output": _loss_of(closure)}
+    def take(self, closure: Any, rank: int) -> None:
+        """`closure`: that computed the step's last gradients. `rank`: of this process."""
+        self.taken = self._now() | {"output": _loss_of(closure), "rank": rank}
 
     def first(self) -> dict[str, Any]:
         """The state that training begins with, perhaps a checkpoint's."""
         self._flags = [tuple(getattr(loop, name) for name in _FLAGS) for loop in all_loops(self._trainer)]
         return self._now()
+
+    def enter_world(self, rank: int) -> None:
+        """On all ranks of an elastic job, after `put_back`: a rank that is new has a copy of another one's state, and
+        what that one logged and measured must not count twice. `rank`: of this process, now."""
+        taken = self.taken.get("rank", rank)
+        if agreement.numbers_of_ranks(taken).index([taken]) != rank:
+            results.begin_anew(self._trainer.fit_loop.epoch_loop._results, self._trainer.lightning_module)
 
     def output(self) -> dict[str, Any]:
         return dict(self.taken["output"])
@@ -81,7 +89,8 @@ class RankState(TakenState):
             for name, value in zip(_FLAGS, (False, False, False) if begun else self._flags[index], strict=True):
                 setattr(loop, name, value)
         trainer.should_stop = state["should_stop"]
-        trainer.accumulate_grad_batches = state["accumulate_grad_batches"]
+        if trainer.strategy.global_batch is None:
+            trainer.accumulate_grad_batches = state["accumulate_grad_batches"]
         trainer.sanity_checking = False
         trainer.training = True
         trainer.lightning_module._current_fx_name = None

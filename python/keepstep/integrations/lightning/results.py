@@ -42,6 +42,17 @@ def put_back_results(results: dict[str, _ResultMetric], taken: dict[str, Any], t
         results[key] = metric
 
 
+def begin_anew(results: dict[str, _ResultMetric], module: torch.nn.Module) -> None:
+    """What was logged is as before the epoch's first batch: the same names, and nothing counted."""
+    for each in results.values():
+        if each.is_tensor:
+            each.reset()
+            each.has_reset = False
+    for metric in module.modules():
+        if isinstance(metric, Metric):
+            metric.reset()
+
+
 def take_metrics(module: torch.nn.Module) -> dict[str, Any]:
     """The states of torchmetrics in `module`."""
     return {

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.trainer import call
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from keepstep.torch.prepared.committing import PreparedSchedule
+from keepstep.torch.prepared.plateau import PreparedPlateau
+
+if TYPE_CHECKING:
+    from keepstep.torch.runtime.run import Run
 
 
 class Schedules:
@@ -14,19 +19,23 @@ class Schedules:
 
     Attributes:
         all: the schedules, to be protected.
+        plateaus: those that follow a metric: Lightning, or the user, steps them after a validation.
     """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._configs = list(trainer.strategy.lr_scheduler_configs)
         self.all = [each.scheduler for each in self._configs]
+        self.plateaus = [PreparedPlateau(each) for each in self.all if isinstance(each, ReduceLROnPlateau)]
 
-    def enter(self) -> None:
+    def enter(self, run: Run) -> None:
         """An entry begins. In manual optimization the user's ``step()`` after the commit moves nothing."""
-        if self._trainer.lightning_module.automatic_optimization:
-            return
+        plateaus = iter(self.plateaus)
         for config, schedule in zip(self._configs, self.all, strict=True):
-            config.scheduler = PreparedSchedule(schedule)
+            if isinstance(schedule, ReduceLROnPlateau):
+                config.scheduler = next(plateaus).enter(run)
+            elif not self._trainer.lightning_module.automatic_optimization:
+                config.scheduler = PreparedSchedule(schedule)
 
     def leave(self) -> None:
         for config, schedule in zip(self._configs, self.all, strict=True):
@@ -38,6 +47,8 @@ class Schedules:
         epoch_loop = trainer.fit_loop.epoch_loop
         at_end = epoch_loop._num_ready_batches_reached()
         for config, schedule in zip(self._configs, self.all, strict=True):
+            if isinstance(schedule, ReduceLROnPlateau):
+                continue
             if (config.interval == "step" or at_end) and epoch_loop._is_due(config):
                 if isinstance(config.scheduler, PreparedSchedule):
                     config.scheduler.move()

@@ -38,6 +38,11 @@ class KeepstepModelParallelStrategy(KeepstepStrategy):
 
     def __init__(self) -> None:
         super().__init__()
+        if self.session.welcome.elastic:
+            raise KeepstepError(
+                "KeepstepModelParallelStrategy: this version cannot recover an elastic job (--nnodes MIN:MAX or "
+                "--min-replicas); give it a fixed number of ranks"
+            )
         self.session.need_rank("Trainer(strategy='keepstep_model_parallel')")  # which shard it has follows from it
 
     def setup(self, trainer: Any) -> None:

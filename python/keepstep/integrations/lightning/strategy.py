@@ -26,7 +26,10 @@ from keepstep.torch.runtime.run import Run
 class KeepstepStrategy(SharedStrategy, DDPStrategy):
     """`fit` loses no committed step: a rank that dies is replaced, and all go on from the last committed step.
 
-    `options` go to DistributedDataParallel.
+    Args:
+        global_batch: samples of a step over all ranks, at every number of ranks. ``accumulate_grad_batches`` follows
+            from it, and the Trainer's other numbers of batches count steps. An elastic job needs it.
+        options: go to DistributedDataParallel.
 
     Attributes:
         session: this process's place in the job.
@@ -41,7 +44,8 @@ class KeepstepStrategy(SharedStrategy, DDPStrategy):
     strategy_name = "keepstep"
     builds_in_entry = False
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, global_batch: int | None = None, **options: Any) -> None:
+        self.global_batch = global_batch
         self.session = session("Trainer(strategy='keepstep')")
         super().__init__(cluster_environment=KeepstepEnvironment(self.session), **options)
         for name in ("ddp_comm_state", "ddp_comm_hook", "ddp_comm_wrapper", "model_averaging_period"):

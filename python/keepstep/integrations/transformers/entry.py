@@ -11,6 +11,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from keepstep._state import State
@@ -23,6 +24,7 @@ from keepstep.torch.distributed import agreement
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedSchedule, Updates
 from keepstep.torch.prepared.fixed_batch import require_fitting_world
+from keepstep.torch.prepared.plateau import PreparedPlateau
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
@@ -51,8 +53,11 @@ class Entry:
         self.loader = TrainerLoader(run, source_of(plain, run._session), self, plain.dataset, per_step)
         if self.loader.accumulation is not None:
             trainer.args.gradient_accumulation_steps = self.loader.accumulation
-        trainer.lr_scheduler = PreparedSchedule(state.schedule)
-        updates = Updates(self.loader, [state.optimizer], [trainer.lr_scheduler], [], None, waits_for_scaler=False)
+        follows = isinstance(state.schedule, ReduceLROnPlateau)
+        plateaus = [PreparedPlateau(state.schedule).enter(run)] if follows else []
+        schedules = [] if follows else [PreparedSchedule(state.schedule)]
+        trainer.lr_scheduler = (plateaus or schedules)[0]
+        updates = Updates(self.loader, [state.optimizer], schedules, [], None, False, plateaus)
         trainer.optimizer = TrainerOptimizer(state.optimizer, updates, self)
         self.progress: Progress = state.progress
         self._rank_values: RankValues = state.rank_values

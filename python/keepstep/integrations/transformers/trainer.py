@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers import trainer as hf_trainer
+from transformers.optimization import GreedyLR
 from transformers.trainer_utils import TrainOutput
 
 import keepstep
@@ -135,10 +135,10 @@ class RecoverableTrainer(Trainer):
             with self._without_accumulation():
                 *_, max_steps = self.set_initial_training_values(self.args, _Sized(plain.dataset, rounds))
             self.create_scheduler(num_training_steps=max_steps)
-        if isinstance(self.lr_scheduler, ReduceLROnPlateau):
+        if isinstance(self.lr_scheduler, GreedyLR):
             raise KeepstepError(
-                "recoverable: ReduceLROnPlateau moves after an evaluation, outside of the commit; choose another "
-                "lr_scheduler_type"
+                "recoverable: this version cannot recover GreedyLR; choose another lr_scheduler_type "
+                "(reduce_lr_on_plateau follows a metric, too)"
             )
         self.accelerator.prepare_model(self.model, evaluation_mode=True)  # mixed precision and compilation, no wrapper
         return keepstep.State(

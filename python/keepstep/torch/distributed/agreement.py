@@ -23,6 +23,17 @@ def any_rank(value: bool) -> bool:
     return bool(flag.item())
 
 
+def numbers_of_ranks(*values: float) -> list[list[float]]:
+    """What each rank gives, as float64, by rank; all give as many. Without a process group, `values` alone."""
+    if not dist.is_initialized():
+        return [list(values)]
+    table = number_for_all(0).double().repeat(dist.get_world_size(), len(values))
+    table[dist.get_rank()] = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(table)
+    numbers: list[list[float]] = table.tolist()
+    return numbers
+
+
 def sum_of_ranks(value: int) -> int:
     """The sum of what all ranks give; without a process group, `value`."""
     if not dist.is_initialized():

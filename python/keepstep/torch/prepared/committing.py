@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from keepstep._errors import KeepstepError
+from keepstep.torch.prepared.plateau import PreparedPlateau
 from keepstep.torch.state.registry import is_partitioned
 
 if TYPE_CHECKING:
@@ -33,18 +34,21 @@ class Updates:
         epoch_schedules: list[Any],
         veto: Callable[[Any], str | bool | None] | None,
         waits_for_scaler: bool,
+        plateaus: Sequence[PreparedPlateau] = (),
     ) -> None:
         for each in [*schedules, *epoch_schedules]:
             if isinstance(each, ReduceLROnPlateau):
                 raise KeepstepError(
-                    "run.prepare: ReduceLROnPlateau needs a number for its step. Step it in a function of its own: "
-                    "schedule=lambda: plateau.step(value), where `value` is the same on all ranks"
+                    "run.prepare: ReduceLROnPlateau moves after an evaluation. Pass it as plateau=, and step what "
+                    "comes back: model, optimizer, loader, plateau = run.prepare(..., plateau=state.plateau), then "
+                    "plateau.step(metric)"
                 )
         self.optimizers = optimizers
         self.waits_for_scaler = waits_for_scaler
         self._loader = loader
         self._schedules = schedules
         self._epoch_schedules = epoch_schedules
+        self._plateaus = plateaus
         self._veto = veto
         self._communicates = any(isinstance(each, LBFGS) or is_partitioned(each) for each in optimizers)
 
@@ -66,7 +70,8 @@ class Updates:
     def commit(self, *last: Callable[[], Any]) -> None:
         """Commits what has stepped. `last`: runs after the optimizers."""
         step = self._loader._open("scaler.update()")
-        updates = [step.stepped[index] for index in sorted(step.stepped)]
+        updates = [move for each in self._plateaus for move in each.moves()]
+        updates += [step.stepped[index] for index in sorted(step.stepped)]
         schedules = [*self._schedules]
         for _ in range(self._loader._epochs_ending()):
             schedules += self._epoch_schedules

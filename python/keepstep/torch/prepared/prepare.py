@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.data_parallel.replicate import Replicate
@@ -15,6 +16,7 @@ from keepstep.torch.distributed import foreign_groups
 from keepstep.torch.prepared.batch_source import source_of
 from keepstep.torch.prepared.committing import PreparedOptimizer, PreparedScaler, Updates
 from keepstep.torch.prepared.fixed_batch import batches_of, require_fitting_world
+from keepstep.torch.prepared.plateau import PreparedPlateau
 from keepstep.torch.prepared.prepared_loader import PreparedLoader
 from keepstep.torch.tensors import dtensor
 
@@ -33,6 +35,7 @@ def prepare(
     schedule: Any,
     epoch_schedule: Any,
     scaler: torch.amp.GradScaler | None,
+    plateau: ReduceLROnPlateau | None,
     global_batch: int | None,
     last_step: int | None,
     veto: Callable[[Any], str | bool | None] | None,
@@ -42,6 +45,8 @@ def prepare(
     _require_protected(run, optimizers, "optimizer")
     if scaler is not None:
         _require_protected(run, [scaler], "scaler")
+    if plateau is not None:
+        _require_protected(run, [plateau], "plateau")
     per_step = None if global_batch is None else batches_of(global_batch, loader, "run.prepare")
     wrapped = model if isinstance(model, DistributedDataParallel | Replicate) else _wrap(run, model)
     if isinstance(wrapped, Replicate) and wrapped.reproducible:
@@ -58,10 +63,13 @@ def prepare(
         )
     require_fitting_world(run, per_step, "run.prepare", last_step)
     prepared = PreparedLoader(run, source_of(loader, run._session), last_step, per_step)
-    updates = Updates(prepared, optimizers, _listed(schedule), _listed(epoch_schedule), veto, scaler is not None)
+    plateaus = [] if plateau is None else [PreparedPlateau(plateau).enter(run)]
+    updates = Updates(
+        prepared, optimizers, _listed(schedule), _listed(epoch_schedule), veto, scaler is not None, plateaus
+    )
     ours = [PreparedOptimizer(each, updates) for each in optimizers]
-    result = (wrapped, ours[0] if isinstance(optimizer, Optimizer) else ours, prepared)
-    return result if scaler is None else (*result, PreparedScaler(scaler, updates))
+    scalers = [] if scaler is None else [PreparedScaler(scaler, updates)]
+    return (wrapped, ours[0] if isinstance(optimizer, Optimizer) else ours, prepared, *scalers, *plateaus)
 
 
 def _listed(schedule: Any) -> list[Any]:

@@ -40,7 +40,8 @@ def line_to_write(name: str, where: str) -> str:
     return (
         f"'{name}' was changed outside of step.commit; {where}. A rank that is replaced, or left at any line, would go "
         "on with other values than an undisturbed run. If it is to count, move it into step.commit(...), or give it to "
-        "run.prepare(..., schedule=...). If it is temporary (averaged weights, an optimizer's eval()), write:\n\n"
+        "run.prepare(..., schedule=...), ReduceLROnPlateau as plateau=. If it is temporary (averaged weights, an "
+        "optimizer's eval()), write:\n\n"
         "    with run.restored():\n        ...  # swap, evaluate\n\nwhich puts everything back at its end, bit for bit."
     )
 

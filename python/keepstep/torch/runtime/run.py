@@ -60,6 +60,7 @@ from keepstep.torch.tensors import cuda, dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
     from torch.utils.data import DataLoader
 
     from keepstep.scaling import PerWorld
@@ -410,11 +411,12 @@ class Run:
         schedule: Any = None,
         epoch_schedule: Any = None,
         scaler: torch.amp.GradScaler | None = None,
+        plateau: ReduceLROnPlateau | None = None,
         global_batch: int | None = None,
         last_step: int | None = None,
         veto: Callable[[OpenStep], str | bool | None] | None = None,
     ) -> tuple[Any, ...]:
-        """(model, optimizer, loader) for a loop that exists already; with `scaler`, that too.
+        """(model, optimizer, loader) for a loop that exists already; with `scaler` or `plateau`, these too.
 
         The loader hands out this rank's batches, behind those of the last committed step. ``optimizer.step()`` is the
         commit: all ranks vote, then optimizers and schedules are updated, and gradients are None. So a step takes the
@@ -435,6 +437,8 @@ class Run:
                 out their ``step()``.
             epoch_schedule: the same, once in an epoch: in its last commit.
             scaler: a protected GradScaler. Then its ``update()`` is the commit.
+            plateau: a protected ReduceLROnPlateau. The one that comes back is stepped with a metric that is the same on
+                all ranks, after an evaluation; the next commit begins with its move.
             global_batch: samples of a step over all ranks, at every number of ranks; a multiple of the loader's
                 ``batch_size``. Then the loop divides the loss by ``loader.accumulation`` and steps where
                 ``loader.ends_step``. An elastic job needs it, and gets sizes that share the batches evenly. None: a
@@ -447,7 +451,9 @@ class Run:
         """
         from keepstep.torch.prepared.prepare import prepare
 
-        return prepare(self, model, optimizer, loader, schedule, epoch_schedule, scaler, global_batch, last_step, veto)
+        return prepare(
+            self, model, optimizer, loader, schedule, epoch_schedule, scaler, plateau, global_batch, last_step, veto
+        )
 
     def steps(
         self,

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from keepstep import KeepstepError, _engine
 from keepstep.torch import seeds
 from keepstep.torch.prepared.batch_source import source_of
+from keepstep.torch.prepared.fixed_batch import batches_of
 from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader, SummedLossStep
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ _END = 0x656E64  # of random numbers: not those of a batch
 class EntryLoader(PreparedLoader):
     """A `PreparedLoader` that tells `logs` where the loop is."""
 
-    def __init__(self, run: Run, source: Any, logs: Logs) -> None:
-        super().__init__(run, source, None)
+    def __init__(self, run: Run, source: Any, per_step: int | None, logs: Logs) -> None:
+        super().__init__(run, source, None, per_step)
         self._logs = logs
         run._evaluations.step = run.version  # what is logged before the next step belongs to the last one
 
@@ -79,8 +80,14 @@ class TrainingLoader:
     def enter(self, run: Run, logs: Logs) -> EntryLoader:
         if run.version == 0:
             run._committed.position = self._begun["batches"]
-        self._now = EntryLoader(run, source_of(self.plain, run._session), logs)
+        self._now = EntryLoader(run, source_of(self.plain, run._session), self.per_step, logs)
         return self._now
+
+    @property
+    def per_step(self) -> int | None:
+        """Batches of a step over all ranks, if that is given."""
+        global_batch = self._strategy.global_batch
+        return None if global_batch is None else batches_of(global_batch, self.plain, "KeepstepFabricStrategy")
 
     @property
     def prepared(self) -> EntryLoader:

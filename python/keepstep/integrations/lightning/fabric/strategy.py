@@ -29,6 +29,8 @@ from keepstep.integrations.lightning.shared_strategy import SharedStrategy
 from keepstep.integrations.lightning.stages import saves_are_complete
 from keepstep.integrations.prepared_model import PreparedModel
 from keepstep.torch.prepared.committing import PreparedOptimizer, PreparedSchedule, Updates
+from keepstep.torch.prepared.fixed_batch import require_fitting_world
+from keepstep.torch.prepared.plateau import PreparedPlateau
 from keepstep.torch.prepared.prepared_loader import SummedLossStep
 from keepstep.torch.runtime.run import Run
 
@@ -36,8 +38,12 @@ from keepstep.torch.runtime.run import Run
 class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
     """Data-parallel training. The function given to ``fabric.launch``, once something is set up, is recoverable.
 
-    The first DataLoader that is set up is the training data; others are evaluated. `options` go to
-    DistributedDataParallel.
+    The first DataLoader that is set up is the training data; others are evaluated.
+
+    Args:
+        global_batch: samples of a step over all ranks, at every number of ranks. `accumulation` follows from it. An
+            elastic job needs it.
+        options: go to DistributedDataParallel.
 
     Attributes:
         session: this process's place in the job.
@@ -49,7 +55,8 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
 
     strategy_name = "keepstep"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, global_batch: int | None = None, **options: Any) -> None:
+        self.global_batch = global_batch
         self.session = session("Fabric(strategy='keepstep')")
         super().__init__(cluster_environment=KeepstepEnvironment(self.session), **options)
         if torch.cuda.is_available() or not self.session.welcome.spare:
@@ -60,6 +67,7 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
         self._optimizers: list[Optimizer] = []
         self._schedules: list[PreparedSchedule] = []
         self._epoch_schedules: list[PreparedSchedule] = []
+        self._plateaus: list[PreparedPlateau] = []
         self._training: TrainingLoader | None = None
         self._shares: list[DistributedSampler[Any]] = []  # of data that is evaluated
         self._prepared: list[PreparedOptimizer] = []
@@ -77,14 +85,32 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
         """The step that the newest batch belongs to, from 1; a checkpoint's are counted."""
         return self._loader.step
 
-    def schedule(self, scheduler: Any, interval: str = "epoch") -> PreparedSchedule:
+    @property
+    def accumulation(self) -> int:
+        """This rank's batches of each step, with a global batch: divide the loss by it."""
+        accumulation = self._loader.prepared.accumulation
+        if accumulation is None:
+            raise KeepstepError(
+                "accumulation: the loop decides how many batches a step has, unless there is a global batch: "
+                "Fabric(strategy=KeepstepFabricStrategy(global_batch=64))"
+            )
+        return accumulation
+
+    @property
+    def ends_step(self) -> bool:
+        """With a global batch: whether the newest batch is the last one of its step, so the optimizer has to step."""
+        return self._loader.prepared.ends_step
+
+    def schedule(self, scheduler: Any, interval: str = "epoch") -> PreparedSchedule | PreparedPlateau:
         """`scheduler` moves in the commit: of each epoch's last step, or of each ``"step"``. Call it before
-        ``fabric.launch``, and go on with what it returns, whose ``step()`` moves nothing."""
+        ``fabric.launch``, and go on with what it returns, whose ``step()`` moves nothing. ReduceLROnPlateau moves when
+        the commit begins that follows its ``step(metric)``."""
         if interval not in ("epoch", "step"):
             raise KeepstepError(f"schedule(interval={interval!r}): 'epoch' or 'step'")
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise KeepstepError("Fabric: ReduceLROnPlateau moves outside of the commit; take another schedule")
         self._require_outside("schedule")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            self._plateaus.append(PreparedPlateau(scheduler))
+            return self._plateaus[-1]
         prepared = PreparedSchedule(scheduler)
         (self._schedules if interval == "step" else self._epoch_schedules).append(prepared)
         return prepared
@@ -192,10 +218,14 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
             each.enter(run.ddp(each.module, **self._ddp_kwargs))
         self.run = run
         self._set_world_ranks()
+        require_fitting_world(run, self._loader.per_step, "KeepstepFabricStrategy", None)
         for sampler in self._shares:
+            if sampler.num_replicas != run.world_size:
+                _share_out_anew(sampler, run.world_size)
             sampler.rank = run.rank
         loader = self._loader.enter(run, self.logs)
-        updates = Updates(loader, self._optimizers, self._schedules, self._epoch_schedules, None, False)
+        plateaus = [each.enter(run) for each in self._plateaus]
+        updates = Updates(loader, self._optimizers, self._schedules, self._epoch_schedules, None, False, plateaus)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         if self.is_global_zero:
             loggers.follow(fabric, self.session, self._loggers_key)
@@ -214,17 +244,14 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
             ("model", [each.module for each in self._models]),
             ("optimizer", self._optimizers),
             ("schedule", [each._schedule for each in self._schedules + self._epoch_schedules]),
+            ("plateau", [each.scheduler for each in self._plateaus]),
         ):
             named |= {f"{kind}{number or ''}": each for number, each in enumerate(items)}
         return keepstep.State(**named)
 
     def _require_recoverable(self) -> None:
-        wrong = {
-            "precision='16-mixed' (take 'bf16-mixed')": getattr(self.precision, "scaler", None) is not None,
-            "an elastic job (--nnodes MIN:MAX)": self.session.welcome.elastic,
-        }
-        if found := [name for name, on in wrong.items() if on]:
-            raise KeepstepError(f"Fabric: this version cannot recover {'; '.join(found)}; leave it out")
+        if getattr(self.precision, "scaler", None) is not None:
+            raise KeepstepError("Fabric: this version cannot recover precision='16-mixed'; take 'bf16-mixed'")
 
     # ---- steps ----
 
@@ -253,6 +280,12 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
 
     def load_module_state_dict(self, module: torch.nn.Module, state_dict: dict[str, Any], strict: bool = True) -> None:
         super().load_module_state_dict(_user_module(module), state_dict, strict)
+
+
+def _share_out_anew(sampler: DistributedSampler[Any], ranks: int) -> None:
+    epoch = sampler.epoch
+    DistributedSampler.__init__(sampler, sampler.dataset, ranks, 0, sampler.shuffle, sampler.seed, sampler.drop_last)
+    sampler.epoch = epoch
 
 
 def _user_module(module: torch.nn.Module) -> torch.nn.Module:
