@@ -3,13 +3,17 @@
 What callbacks are told, what is logged, and the final weights equal those of an undisturbed job; no survivor dies.
 """
 
+import hashlib
 import itertools
 import json
+import os
 from collections import Counter
 
 import pytest
+import torch
 from killer import SCRIPTS, TIMES, Watched
 
+import keepstep
 from elastic_jobs import Elastic
 from harness import PHASES, finish, json_lines, start
 
@@ -49,6 +53,13 @@ def run_library(library, folder, *arguments, spares=1, inject=(), until=None):
         options=options,
     )  # fmt: skip
     return finish(folder, process, command)
+
+
+def digest(tensors):
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(name.encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
 
 
 def without_times(line):
@@ -289,6 +300,46 @@ def test_a_trainer_goes_on_from_its_own_checkpoint(tmp_path, library, saved, cas
               for each in (first, left, reference)]  # fmt: skip
     assert losses[0] + losses[1] == losses[2], second.explain()
     assert left["final"] == reference["final"], second.explain()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("library", "ended"), [("hf_recoverable", 9), ("lightning_fit", 9), ("fabric_loop", 9)])
+def test_a_job_that_ended_goes_on_from_what_keepstep_saved(tmp_path, library, ended):
+    """Lightning's ends in the middle of an epoch. One rank dies before the first step after it."""
+    words = ["--case", "resumes"]
+    reference = left_by(run_library(library, tmp_path / "undisturbed", *words, spares=0))
+    keeps = ["--keeps", tmp_path / "keeps"]
+    assert run_library(library, tmp_path / "first", *words, *keeps, spares=0, until=ended).exit_code == 0
+    kill = f"kill:rank=0,step={ended + 1},phase=backward"
+    job = run_library(library, tmp_path / "second", *words, *keeps, inject=[kill])
+    left = left_by(job)
+    assert [line for line in left["logged"] if line["step"] > ended] == reference["logged"][ended:], job.explain()
+    assert left["final"] == reference["final"], job.explain()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", ["hf_recoverable", "accelerate_loop", "lightning_fit", "fabric_loop"])
+def test_readers_of_its_weights_see_what_it_committed(tmp_path, library):
+    def versions(name, inject, spares):
+        found = {}
+        name = f"{name}-{os.getpid()}"
+        words = ["--out", tmp_path / name, "--until", 14, "--publish", "weights", "--sleep", 0.05]
+        process, command = start(
+            tmp_path / name, SCRIPTS / f"{library}.py", *words, spares=spares,
+            options=["--rdzv-id", name, *(part for text in inject for part in ("--inject", text))],
+        )  # fmt: skip
+        with keepstep.subscribe("weights", name) as weights:
+            for version in weights:
+                found[version.step] = digest(version.tensors)
+        job = finish(tmp_path / name, process, command)
+        assert job.exit_code == 0, job.explain()
+        return found
+
+    kills = ["kill:rank=0,step=4,phase=backward", "kill:rank=1,step=6,phase=after_vote"]
+    expected, seen = versions("undisturbed", [], 0), versions("killed", kills, 1)
+    both = expected.keys() & seen.keys()
+    assert len({expected[step] for step in both}) > 3
+    assert {step: seen[step] for step in both} == {step: expected[step] for step in both}
 
 
 @pytest.mark.long

@@ -33,7 +33,9 @@ class Pairs(Dataset):
 
 
 def training_function(chosen):
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, global_batch=chosen.global_batch)
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=2, global_batch=chosen.global_batch, on_entry=mine.on_entry(chosen)
+    )
     epochs = chosen.until if chosen.global_batch else EPOCHS
     told = Path(chosen.out) / "told.jsonl"
     set_seed(42)

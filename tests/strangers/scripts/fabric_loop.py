@@ -39,7 +39,9 @@ class Told(Logger):
 def main(chosen):
     out = Path(chosen.out)
     elastic = chosen.global_batch is not None
-    strategy = KeepstepFabricStrategy(global_batch=chosen.global_batch) if elastic else "keepstep"
+    strategy = "keepstep"
+    if elastic or (on_entry := mine.on_entry(chosen)) is not None:
+        strategy = KeepstepFabricStrategy(global_batch=chosen.global_batch, on_entry=None if elastic else on_entry)
     logger = CSVLogger(out, version="csv" if chosen.case == "plain" else None, flush_logs_every_n_steps=1)
     fabric = Fabric(
         accelerator="cpu", strategy=strategy, precision=PRECISION.get(chosen.case),

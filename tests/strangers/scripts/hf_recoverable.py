@@ -121,7 +121,7 @@ def main(chosen):
     )
     if chosen.case == "stops early":
         trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2, early_stopping_threshold=100))
-    trainer = recoverable(trainer, global_batch=chosen.global_batch)
+    trainer = recoverable(trainer, global_batch=chosen.global_batch, on_entry=mine.on_entry(chosen))
     trainer.train(resume_from_checkpoint=bool(chosen.saves) and any(folder.glob("checkpoint-*")))
     if chosen.case == "evaluates after":
         mine.may_die(chosen, "after", 0)

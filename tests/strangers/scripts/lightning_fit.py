@@ -175,6 +175,8 @@ def main(chosen):
         data = Data(chosen.out, samples=10 * chosen.global_batch, held_out=48)
         del arguments["accumulate_grad_batches"]
         arguments |= {"strategy": KeepstepStrategy(global_batch=chosen.global_batch), "max_epochs": -1}
+    if (on_entry := mine.on_entry(chosen)) is not None:
+        arguments |= {"strategy": KeepstepStrategy(on_entry=on_entry)}
     trainer = L.Trainer(**(arguments | CASES[chosen.case]))
     model = Model(chosen.case, elastic=bool(chosen.global_batch))
     last = folder / "last.ckpt"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+import keepstep
+
 UNTIL = 60
 
 
@@ -24,7 +26,21 @@ def options():
     parser.add_argument("--global-batch", type=int, help="samples of a step, for elastic jobs")
     parser.add_argument("--sleep", type=float, default=0, help="in each step, seconds")
     parser.add_argument("--saves", help="folder of checkpoints that another job may have left")
+    parser.add_argument("--publish", help="the name that the model's weights are published by, after each step")
+    parser.add_argument("--keeps", help="folder that keepstep saves to, every third step")
     return parser.parse_args()
+
+
+def on_entry(chosen):
+    """What keepstep does beside a library's loop."""
+
+    def begin(run):
+        if chosen.publish:
+            run.publish(chosen.publish, every_steps=1)
+        if chosen.keeps:
+            run.checkpoint(keepstep.Destination(chosen.keeps, every_steps=3))
+
+    return begin if chosen.publish or chosen.keeps else None
 
 
 def may_die(chosen, event, number):

@@ -44,14 +44,23 @@ class Accelerator(accelerate.Accelerator):
     Args:
         global_batch: samples of a step over all ranks, at every number of ranks. ``gradient_accumulation_steps``
             follows from it, and schedules move once in a step. An elastic job needs it.
+        on_entry: is called in every entry of the training function, before its loop begins: for `Run.publish`,
+            `Run.checkpoint` and `Run.on`.
 
     Raises:
         KeepstepError: something cannot be recovered; says what.
     """
 
-    def __init__(self, *args: Any, global_batch: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        global_batch: int | None = None,
+        on_entry: Callable[[Run], Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._global_batch = global_batch
+        self._on_entry = on_entry
         self._training: TrainingLoader | None = None
         self._run: Run | None = None  # while the training function runs
         if session_or_none() is not None:
@@ -146,6 +155,8 @@ class Accelerator(accelerate.Accelerator):
             protected |= {f"{name}{number or ''}": getattr(each, name) for number, each in enumerate(prepared)}
         self._run = run
         run.setup(lambda: keepstep.State(**protected))
+        if self._on_entry is not None:
+            self._on_entry(run)
         options = {} if self.ddp_handler is None else self.ddp_handler.to_kwargs()
         for each in models:
             each.enter(run.ddp(each.module, **options))

@@ -29,6 +29,8 @@ class KeepstepStrategy(SharedStrategy, DDPStrategy):
     Args:
         global_batch: samples of a step over all ranks, at every number of ranks. ``accumulate_grad_batches`` follows
             from it, and the Trainer's other numbers of batches count steps. An elastic job needs it.
+        on_entry: is called in every entry of the training function, before its loop begins: for `Run.publish`,
+            `Run.checkpoint` and `Run.on`.
         options: go to DistributedDataParallel.
 
     Attributes:
@@ -44,8 +46,11 @@ class KeepstepStrategy(SharedStrategy, DDPStrategy):
     strategy_name = "keepstep"
     builds_in_entry = False
 
-    def __init__(self, *, global_batch: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, global_batch: int | None = None, on_entry: Callable[[Run], Any] | None = None, **options: Any
+    ) -> None:
         self.global_batch = global_batch
+        self._on_entry = on_entry
         self.session = session("Trainer(strategy='keepstep')")
         super().__init__(cluster_environment=KeepstepEnvironment(self.session), **options)
         for name in ("ddp_comm_state", "ddp_comm_hook", "ddp_comm_wrapper", "model_averaging_period"):
@@ -87,6 +92,8 @@ class KeepstepStrategy(SharedStrategy, DDPStrategy):
     def protect(self, run: Run, fit: Fit) -> None:
         """An entry of `fit` begins: its state is protected, and the model wrapped."""
         run.setup(fit.protected)
+        if self._on_entry is not None:
+            self._on_entry(run)
         self.model = run.ddp(fit.trainer.lightning_module, **self._ddp_kwargs)
 
     def enter(self, run: Run) -> None:

@@ -33,7 +33,9 @@ R = TypeVar("R")
 _HERE = "the last committed step"  # instead of a checkpoint's path
 
 
-def recoverable(trainer: AnyTrainer, *, global_batch: int | None = None) -> AnyTrainer:
+def recoverable(
+    trainer: AnyTrainer, *, global_batch: int | None = None, on_entry: Callable[[Run], Any] | None = None
+) -> AnyTrainer:
     """`trainer` itself: its ``train()`` loses no committed step under ``keepstep run``. Without it nothing changes.
 
     A rank that dies is replaced, and all ranks go on from the last committed step, in the same process: no checkpoint
@@ -42,6 +44,8 @@ def recoverable(trainer: AnyTrainer, *, global_batch: int | None = None) -> AnyT
     Args:
         global_batch: samples of a step over all ranks, at every number of ranks. ``gradient_accumulation_steps``
             follows from it. An elastic job needs it. None: as many as the arguments and the number of ranks make.
+        on_entry: is called in every entry of the training function, before its loop begins: for `Run.publish`,
+            `Run.checkpoint` and `Run.on`.
 
     Raises:
         KeepstepError: this Trainer cannot be recovered; says why.
@@ -53,6 +57,8 @@ def recoverable(trainer: AnyTrainer, *, global_batch: int | None = None) -> AnyT
         trainer.__class__ = type(f"Recoverable{kind.__name__}", (RecoverableTrainer, kind), {})
     if global_batch is not None:
         trainer.global_batch = global_batch
+    if on_entry is not None:
+        trainer.on_entry = on_entry
     return trainer
 
 
@@ -63,6 +69,7 @@ class RecoverableTrainer(Trainer):
     # and containers of these.
     rank_values: tuple[str, ...] = ()
     global_batch: int | None = None  # see `recoverable`
+    on_entry: Callable[[Run], Any] | None = None
 
     lr_scheduler: Any
     _entry: Entry | None = None  # while the training function runs
@@ -77,6 +84,8 @@ class RecoverableTrainer(Trainer):
         @keepstep.recoverable
         def trainers_loop(run: Run) -> list[Any]:
             state, plain = run.setup(self._build), self._plain_loader()
+            if self.on_entry is not None:
+                self.on_entry(run)
             self._entry = Entry(self, run, state, plain, self._batches_per_step(plain))
             self._lacks_training = False
             resume = resume_from_checkpoint if run.version == 0 else None

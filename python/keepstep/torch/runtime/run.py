@@ -709,7 +709,7 @@ class Run:
         Args:
             name: what subscribers ask for.
             module: its parameters and persistent buffers, as in ``module.state_dict()``; not wrapped by DDP. None: the
-                only module that ``run.setup`` protects.
+                only module with parameters that ``run.setup`` protects.
             only_trained: leave out parameters that do not require gradients, such as the base of a LoRA model.
 
         Raises:
@@ -717,7 +717,7 @@ class Run:
         """
         if module is None:
             modules = [each for state in self._states.values() for each in protected_fields(state).values()]
-            modules = [each for each in modules if isinstance(each, torch.nn.Module)]
+            modules = [each for each in modules if isinstance(each, torch.nn.Module) and [*each.parameters()]]
             if len(modules) != 1:
                 raise KeepstepError(
                     f"run.publish({name!r}): run.setup protects {len(modules)} modules; say which one, as in "

@@ -43,6 +43,8 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
     Args:
         global_batch: samples of a step over all ranks, at every number of ranks. `accumulation` follows from it. An
             elastic job needs it.
+        on_entry: is called in every entry of the training function, before its loop begins: for `Run.publish`,
+            `Run.checkpoint` and `Run.on`.
         options: go to DistributedDataParallel.
 
     Attributes:
@@ -55,8 +57,11 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
 
     strategy_name = "keepstep"
 
-    def __init__(self, *, global_batch: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, global_batch: int | None = None, on_entry: Callable[[Run], Any] | None = None, **options: Any
+    ) -> None:
         self.global_batch = global_batch
+        self._on_entry = on_entry
         self.session = session("Fabric(strategy='keepstep')")
         super().__init__(cluster_environment=KeepstepEnvironment(self.session), **options)
         if torch.cuda.is_available() or not self.session.welcome.spare:
@@ -213,6 +218,8 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
 
     def _enter(self, fabric: Fabric, run: Run) -> None:
         run.setup(self._protected)
+        if self._on_entry is not None:
+            self._on_entry(run)
         for each in self._models:
             vars(each.module).pop("forward", None)  # Fabric replaces it during a call, which may have been interrupted
             each.enter(run.ddp(each.module, **self._ddp_kwargs))
