@@ -361,6 +361,17 @@ def test_a_lightning_checkpoint_of_two_ranks_begins_with_four(tmp_path):
 
 
 @pytest.mark.long
+def test_a_second_fit_goes_on_where_the_first_one_ended(tmp_path):
+    """30 steps in each; validated after every 8th, over all epochs."""
+    words = ["--out", tmp_path, "--until", 60, "--global-batch", 48, "--case", "fits twice"]
+    process, command = start(tmp_path, SCRIPTS / "lightning_fit.py", *words, world=2)
+    job = finish(tmp_path, process, command)
+    assert job.exit_code == 0, job.explain()
+    told = [line for line in json_lines(tmp_path / "told.jsonl") if line["event"] == "validated"]
+    assert [line["step"] for line in told] == list(range(8, 60, 8)), job.explain()
+
+
+@pytest.mark.long
 def test_a_trainer_of_adapters_sends_only_these(tmp_path):
     words = ["--case", "lora"]
     reference = left_by(run_library("hf_recoverable", tmp_path / "undisturbed", *words, spares=0))

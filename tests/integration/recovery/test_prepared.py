@@ -200,9 +200,13 @@ MISTAKES = [
         r"used the loader that run.prepare returned; use that, or run.steps",
     ),
     (
-        [*FOLLOWS, "for x, in loader:", "    plateau.step(1)", "    model(x).sum().backward()", "    optimizer.step()",
-         "plateau.step(2)", "plateau.step(3)"],
-        r"ReduceLROnPlateau.step is called twice after step 4: it moves once",
+        [*FOLLOWS, "for x, in loader:", "    model(x).sum().backward()", "    optimizer.step()", "    plateau.step(1)"],
+        r"ReduceLROnPlateau.step: after a fault this call would be lost, or made twice",
+    ),
+    (
+        [*FOLLOWS, "for epoch in range(2):", "    for x, in loader:", "        model(x).sum().backward()",
+         "        optimizer.step()", "    plateau.step(1)"],
+        r"ReduceLROnPlateau.step: .* Call it behind the batches of an epoch of loader.epochs",
     ),
     (
         [*FOLLOWS, "for x, in loader:", "    model(x).sum().backward()", "    optimizer.step()",

@@ -37,6 +37,8 @@ class Model(L.LightningModule):
         self.log("loss", loss, prog_bar=True, on_step=True, on_epoch=True, sync_dist=True)
         self.log("error", self.error, on_step=False, on_epoch=True)
         if self.elastic:
+            if self.current_epoch == 0:  # later no rank computes it, also none that joins
+                self.log("first", loss, on_step=False, on_epoch=True, sync_dist=True)
             self.log("seen", float(len(x)), on_step=False, on_epoch=True, reduce_fx="sum", sync_dist=True)
         if self.case != "manual":
             return loss
@@ -150,6 +152,7 @@ CASES = {
     "ring": {},  # the data module's batches come from the ring of the node
     "limited": {"limit_train_batches": 5, "val_check_interval": 3},
     "plateau": {},
+    "fits twice": {"max_epochs": 3, "check_val_every_n_epoch": None, "val_check_interval": 8},
     "manual": {"accumulate_grad_batches": 1, "gradient_clip_val": None},
     "resumes": {},
     "stops early": {"val_check_interval": 2, "max_epochs": 40, "max_steps": -1},
@@ -174,7 +177,7 @@ def main(chosen):
     if chosen.global_batch:  # 10 steps in an epoch
         data = Data(chosen.out, samples=10 * chosen.global_batch, held_out=48)
         del arguments["accumulate_grad_batches"]
-        arguments |= {"strategy": KeepstepStrategy(global_batch=chosen.global_batch), "max_epochs": -1}
+        arguments |= {"strategy": KeepstepStrategy(global_batch=chosen.global_batch), "max_epochs": chosen.until}
     if (on_entry := mine.on_entry(chosen)) is not None:
         arguments |= {"strategy": KeepstepStrategy(on_entry=on_entry)}
     trainer = L.Trainer(**(arguments | CASES[chosen.case]))
@@ -183,6 +186,9 @@ def main(chosen):
     if chosen.case == "ring":
         data = keepstep.lightning.cached(data)
     trainer.fit(model, data, ckpt_path=last if chosen.saves and last.exists() else None)
+    if chosen.case == "fits twice":
+        trainer.fit_loop.max_epochs = 6
+        trainer.fit(model, data)
     if chosen.case == "evaluates after":
         mine.may_die(chosen, "after", 0)
         [found] = trainer.validate(model, Data(chosen.out))

@@ -74,13 +74,24 @@ class Accelerator(accelerate.Accelerator):
 
         @keepstep.recoverable
         def loop(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            self._enter(run)
             try:
+                self._enter(run)
                 return function(*args, **kwargs)
             finally:
                 self._leave()
 
-        return functools.update_wrapper(loop, function)
+        @functools.wraps(function)
+        def recovered(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = loop(*args, **kwargs)
+            for each in self._plateaus:
+                each.finish()
+            return result
+
+        return recovered
+
+    @property
+    def _plateaus(self) -> list[PreparedPlateau]:
+        return [each for each in self._schedulers if isinstance(each, PreparedPlateau)]
 
     def epochs(self, count: int) -> Iterable[int]:
         """The epochs up to `count` that are not over: ``for epoch in accelerator.epochs(3)``."""
@@ -166,7 +177,7 @@ class Accelerator(accelerate.Accelerator):
         if prepared_loader.accumulation is not None:
             self.gradient_accumulation_steps = prepared_loader.accumulation
         optimizers = [each.optimizer for each in self._optimizers]
-        plateaus = [each.enter(run) for each in self._schedulers if isinstance(each, PreparedPlateau)]
+        plateaus = [each.enter(run, prepared_loader) for each in self._plateaus]
         schedules = [each for each in self._schedulers if not isinstance(each, PreparedPlateau)]
         updates = Updates(prepared_loader, optimizers, schedules, [], None, False, plateaus)
         for each in self._optimizers:
@@ -176,7 +187,8 @@ class Accelerator(accelerate.Accelerator):
         """What was prepared for this entry goes with it."""
         self._run = None
         for each in self._optimizers:
-            each.optimizer = each.optimizer._optimizer
+            if isinstance(each.optimizer, PreparedOptimizer):
+                each.optimizer = each.optimizer._optimizer
 
     def _require_recoverable(self) -> None:
         wrong = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 Heard = Counter[str]  # how often, by the event's name
+_LOG = "log_metrics"  # the name of what loggers are told
 _FREQUENT = ("batch", "backward", "zero_grad", "optimizer_step")  # in the names of events that are not rare
 
 
@@ -68,7 +69,7 @@ class Events:
 
         Args:
             fresh: in this process it is the first.
-            takes_over: what the rank's process before told is known; else what this one told.
+            takes_over: the process has become rank 0: what its predecessor logged and saved counts.
         """
         if self._version != run.version:
             self._turn_to(run.version)
@@ -77,8 +78,9 @@ class Events:
         self._count = Counter()
         self._run = run
         self.took_over = fresh
-        if takes_over:
-            self._take_over()
+        self._marked = b""  # perhaps it has another rank
+        if fresh or takes_over:
+            self._take_over(fresh)
 
     def leave(self) -> None:
         self._run = None
@@ -146,16 +148,21 @@ class Events:
             self._session.store("set", self._key(), mark, ends_with_generation=False)
             self._marked = mark
 
-    def _take_over(self) -> None:
+    def _take_over(self, fresh: bool) -> None:
         assert self._run is not None
         kept = self._session.kept(self._key())
         self._run._check_interrupted()
         marked = {
             int(version): (Counter(heard), set(saved)) for version, (heard, saved) in json.loads(kept or b"{}").items()
         }
-        if self._version in marked:
-            self._known = marked
-            self._heard, self._saved_before = marked[self._version]
+        heard, saved = marked.get(self._version, (Counter(), set()))
+        if fresh:
+            if self._version in marked:
+                self._known = marked
+                self._heard, self._saved_before = heard, saved
+        else:  # its callbacks have heard of the events; the loggers of other ranks write nothing
+            self._heard[_LOG] = heard[_LOG]
+            self._saved_before |= saved
 
 
 # ---- Lightning's side ----
@@ -199,7 +206,7 @@ def _log_metrics(self: Any, metrics: dict[str, Any], step: int | None = None) ->
     if events is None or not self.trainer.loggers or not metrics:
         _tell_loggers(self, metrics, step)
         return
-    with events.event("log_metrics", rare=False) as before:
+    with events.event(_LOG, rare=False) as before:
         self.trainer.fit_loop.fit.loader._log_numbers({name: float(value) for name, value in metrics.items()})
         if before:
             self._logged_metrics.update(metrics)

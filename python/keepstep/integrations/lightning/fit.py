@@ -64,8 +64,6 @@ class Fit:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        if trainer.strategy.global_batch is not None:
-            trainer.accumulate_grad_batches = 1  # while there is no rank, lengths are in steps
         self.loader: FitLoader | None = None
         self.loggers_key = loggers.key_of_training()
         self.events = Events(trainer.strategy.session)
@@ -76,6 +74,10 @@ class Fit:
         self._plain: Any = None
         self._last: tuple[int, Any] = (0, None)  # a version, and this rank's last batch of its step
         loops.make_recoverable(trainer, self)
+        if trainer.strategy.global_batch is not None:
+            counted = trainer.fit_loop.epoch_loop.on_save_checkpoint()  # of a fit before
+            trainer.accumulate_grad_batches = 1  # while there is no rank, lengths are in steps
+            trainer.fit_loop.epoch_loop.on_load_checkpoint(counted)
 
     # ---- lengths ----
 
@@ -170,15 +172,15 @@ class Fit:
         updates = Updates(self.loader, self._optimizers, [self._schedules], [], None, False, self._schedules.plateaus)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         fresh = self._rank is None
-        takes_over = fresh or (run.rank == 0 and self._rank != 0)
+        becomes_zero = run.rank == 0 and self._rank != 0
         self._rank = run.rank
-        if takes_over and trainer.is_global_zero:
+        if becomes_zero:
             for each in trainer.callbacks:
                 if isinstance(each, ProgressBar):
                     each.enable()  # a spare had no rank when it was set up
-        self.events.enter(run, fresh, takes_over)
+        self.events.enter(run, fresh, becomes_zero)
         self.replaying = run.version > 0
-        if self.replaying and takes_over and trainer.is_global_zero:
+        if self.replaying and becomes_zero:
             loggers.take_over(trainer, strategy.session, self.loggers_key)
         if self.replaying and fresh:
             self._catch_up()

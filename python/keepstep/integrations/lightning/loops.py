@@ -117,14 +117,26 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
             super().reset()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
-        return super().on_save_checkpoint() | {"accumulation": self.trainer.accumulate_grad_batches}
+        trainer: Any = self.trainer
+        counted = {} if trainer.strategy.global_batch is None else {"accumulation": trainer.accumulate_grad_batches}
+        return super().on_save_checkpoint() | counted
 
     def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
         """With a global batch, as many steps are over as when it was saved, and not as many batches of a rank."""
         super().on_load_checkpoint(state_dict)
-        before, now = state_dict.get("accumulation"), self.trainer.accumulate_grad_batches
-        if before is None or self.trainer.strategy.global_batch is None:
+        trainer: Any = self.trainer
+        ready = self.batch_progress.current.ready
+        if trainer.strategy.global_batch is None or not ready:
             return
+        before, now = state_dict.get("accumulation"), trainer.accumulate_grad_batches
+        if before is None:  # it was saved without a global batch
+            if not self.batch_progress.is_last_batch:
+                raise KeepstepError(
+                    "Trainer.fit(ckpt_path=...): this checkpoint was saved in the middle of an epoch, and without a "
+                    "global batch, so how many samples the epoch has used is unknown; begin with one that was saved "
+                    "at the end of an epoch"
+                )
+            before, now = ready, now * trainer.fit_loop.fit.rounds_per_epoch()
         for progress in (self.batch_progress.current, self.batch_progress.total):
             more = progress.ready // before * now - progress.ready
             for name in ("ready", "started", "processed", "completed"):

@@ -43,14 +43,19 @@ def put_back_results(results: dict[str, _ResultMetric], taken: dict[str, Any], t
 
 
 def begin_anew(results: dict[str, _ResultMetric], module: torch.nn.Module) -> None:
-    """What was logged is as before the epoch's first batch: the same names, and nothing counted."""
+    """Of what is summed over ranks nothing is counted, as before the epoch's first batch. Which names there are, and
+    what is computed already, stays as on other ranks: all of them have the same collectives."""
     for each in results.values():
-        if each.is_tensor:
+        if each.is_tensor and each.meta.sync.should:
+            has_reset, computed = each.has_reset, each._computed
             each.reset()
-            each.has_reset = False
+            each.has_reset, each._computed = has_reset, computed
     for metric in module.modules():
         if isinstance(metric, Metric):
+            kept = {name: getattr(metric, name) for name in ("_computed", "_update_count")}
             metric.reset()
+            for name, value in kept.items():
+                setattr(metric, name, value)
 
 
 def take_metrics(module: torch.nn.Module) -> dict[str, Any]:

@@ -38,6 +38,9 @@ class Schedules:
                 config.scheduler = PreparedSchedule(schedule)
 
     def leave(self) -> None:
+        """Training is over on all ranks."""
+        for each in self.plateaus:
+            each.finish()
         for config, schedule in zip(self._configs, self.all, strict=True):
             config.scheduler = schedule
 

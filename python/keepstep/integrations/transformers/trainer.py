@@ -26,6 +26,7 @@ from keepstep.integrations.transformers.loader import TrainerLoader
 from keepstep.integrations.transformers.progress import Progress
 from keepstep.integrations.transformers.rank_values import RankValues
 from keepstep.torch.prepared.fixed_batch import batches_of
+from keepstep.torch.prepared.plateau import PreparedPlateau
 from keepstep.torch.runtime.run import Run
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Trainer)
@@ -93,7 +94,10 @@ class RecoverableTrainer(Trainer):
 
         self._lacks_training = True
         try:
-            return TrainOutput(*trainers_loop())
+            output = TrainOutput(*trainers_loop())
+            if isinstance(self.lr_scheduler, PreparedPlateau):
+                self.lr_scheduler.finish()
+            return output
         finally:
             if self._entry is not None:
                 self._entry.leave()

@@ -78,6 +78,9 @@ class Updates:
         step.stepped.clear()
         moves = [_move_of(each) for each in schedules]
         self._loader._commit((*updates, *last, *moves), self._communicates, self._veto)
+        if step.vetoed:
+            for plateau in self._plateaus:
+                plateau.vetoed()
 
 
 class PreparedOptimizer(Optimizer):

@@ -18,11 +18,32 @@ from keepstep._errors import KeepstepError
 from keepstep.torch.distributed import agreement
 
 if TYPE_CHECKING:
+    from keepstep.torch.prepared.prepared_loader import PreparedLoader
     from keepstep.torch.runtime.run import Run
 
 _SAVED = "keepstep_metric"  # in a checkpoint: was given, and has moved nothing yet
-# Metrics that each schedule was given, by the version they were given after. They outlive an entry, in the survivors.
-_given: weakref.WeakKeyDictionary[ReduceLROnPlateau, dict[int, float]] = weakref.WeakKeyDictionary()
+
+
+class _Metrics:
+    """What one schedule was given in one recoverable function. It outlives an entry, in the survivors.
+
+    Attributes:
+        function: the number of the function in this process.
+        given: by the version that was committed last.
+    """
+
+    def __init__(self) -> None:
+        self.function = 0
+        self.given: dict[int, float] = {}
+
+    def enter(self, run: Run) -> None:
+        """What an earlier function was given last counts for the first commit of this one."""
+        if self.function != run._session.functions:
+            self.function = run._session.functions
+            self.given = {0: self.given[max(self.given)]} if self.given and run.version == 0 else {}
+
+
+_metrics: weakref.WeakKeyDictionary[ReduceLROnPlateau, _Metrics] = weakref.WeakKeyDictionary()
 
 
 class PreparedPlateau(ReduceLROnPlateau):
@@ -32,40 +53,69 @@ class PreparedPlateau(ReduceLROnPlateau):
     """
 
     _schedule: ReduceLROnPlateau
+    _metrics: _Metrics
     _run: Run | None
+    _loader: PreparedLoader | None
     _stepped: int | None  # in this entry, after that version
 
     def __init__(self, schedule: ReduceLROnPlateau) -> None:
-        self.__dict__.update(_schedule=schedule, _run=None, _stepped=None, shown=None)
-        given = _given.setdefault(schedule, {})
+        metrics = _metrics.setdefault(schedule, _Metrics())
+        self.__dict__.update(_schedule=schedule, _metrics=metrics, _run=None, _loader=None, _stepped=None, shown=None)
         if _SAVED in vars(schedule):  # a checkpoint was loaded into the schedule itself
-            given[0] = vars(schedule).pop(_SAVED)
+            metrics.given = {0: vars(schedule).pop(_SAVED)}
 
     @property
     def scheduler(self) -> ReduceLROnPlateau:
         """The protected one."""
         return self._schedule
 
-    def enter(self, run: Run) -> PreparedPlateau:
-        """An entry begins, on all ranks, which have a process group: a metric that any of them was given counts."""
-        self.__dict__.update(_run=run, _stepped=None)
+    # ---- the training ----
+
+    def enter(self, run: Run, loader: PreparedLoader | None = None) -> PreparedPlateau:
+        """An entry begins, on all ranks, which have a process group: a metric that any of them was given counts.
+
+        Args:
+            loader: of a loop that the user wrote. None: what follows a commit is always done again after a fault.
+        """
+        self.__dict__.update(_run=run, _loader=loader, _stepped=None)
         if run.rehearsing:
             return self
-        given = _given[self._schedule]
-        known = given.get(run.version)
+        self._metrics.enter(run)
+        known = self._metrics.given.get(run.version)
         numbers = agreement.numbers_of_ranks(float(known is not None), 0.0 if known is None else known)
         run._check_interrupted()
         for knows, metric in numbers:
             if knows:
-                given[run.version] = metric
+                self._metrics.given[run.version] = metric
                 break
         return self
 
     def moves(self) -> list[Callable[[], Any]]:
         """What the commit that follows begins with."""
-        assert self._run is not None
-        metric = _given[self._schedule].get(self._run.version)
+        metric = self._pending
         return [] if metric is None else [functools.partial(self._schedule.step, metric)]
+
+    def vetoed(self) -> None:
+        """The newest commit changed nothing: the next one begins with the move."""
+        assert self._run is not None
+        given = self._metrics.given
+        if (metric := given.get(self._run.version - 1)) is not None:
+            given[self._run.version] = metric
+
+    def finish(self) -> None:
+        """The training is over on all ranks: there is no further commit, and the schedule moves now."""
+        if self._run is None:  # this process came after it
+            return
+        for move in self.moves():
+            move()
+        self._metrics.given = {}
+        self.__dict__.update(_run=None, _loader=None)
+
+    @property
+    def _pending(self) -> float | None:
+        return self._metrics.given.get(0 if self._run is None else self._run.version)
+
+    # ---- the user's ----
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         run = self._run
@@ -73,6 +123,12 @@ class PreparedPlateau(ReduceLROnPlateau):
             raise KeepstepError("ReduceLROnPlateau.step: no training is under way that it could move in")
         if run.rehearsing:
             return
+        if self._loader is not None and not self._loader._may_evaluate():
+            raise KeepstepError(
+                "ReduceLROnPlateau.step: after a fault this call would be lost, or made twice. Call it behind the "
+                "batches of an epoch of loader.epochs(n) (Accelerate: accelerator.epochs(n), Fabric: "
+                "fabric.strategy.epochs(n)), or in a function that run.evaluate got"
+            )
         if self._stepped == run.version:
             raise KeepstepError(
                 f"ReduceLROnPlateau.step is called twice after step {run.version}: it moves once, when the next step "
@@ -88,7 +144,7 @@ class PreparedPlateau(ReduceLROnPlateau):
                 "average it over the ranks first (torch.distributed.all_reduce; in Lightning self.log(..., "
                 "sync_dist=True))"
             )
-        given = _given[self._schedule]
+        given = self._metrics.given
         given[run.version] = metric
         for version in [each for each in given if each < run.version - 1]:  # sharded state may go back by one
             del given[version]
@@ -99,18 +155,19 @@ class PreparedPlateau(ReduceLROnPlateau):
 
     def state_dict(self) -> dict[str, Any]:
         """The schedule's, with a metric that has moved nothing yet."""
-        metric = _given[self._schedule].get(0 if self._run is None else self._run.version)
+        metric = self._pending
         return self._schedule.state_dict() | ({} if metric is None else {_SAVED: metric})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
-        given = _given[self._schedule]
-        given.clear()
-        if _SAVED in state:
-            given[0 if self._run is None else self._run.version] = state.pop(_SAVED)
+        metric = state.pop(_SAVED, None)
+        self._metrics.given = {} if metric is None else {0 if self._run is None else self._run.version: metric}
         self._schedule.load_state_dict(state)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_schedule":
             raise AttributeError(name)
         return getattr(self._schedule, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._schedule, name, value)

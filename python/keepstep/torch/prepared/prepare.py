@@ -63,7 +63,7 @@ def prepare(
         )
     require_fitting_world(run, per_step, "run.prepare", last_step)
     prepared = PreparedLoader(run, source_of(loader, run._session), last_step, per_step)
-    plateaus = [] if plateau is None else [PreparedPlateau(plateau).enter(run)]
+    plateaus = [] if plateau is None else [PreparedPlateau(plateau).enter(run, prepared)]
     updates = Updates(
         prepared, optimizers, _listed(schedule), _listed(epoch_schedule), veto, scaler is not None, plateaus
     )

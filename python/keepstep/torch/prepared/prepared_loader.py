@@ -121,6 +121,7 @@ class PreparedLoader:
         self._taken = begin  # batches of all ranks that are handed out
         self._coming = 0  # the epoch that the next iteration is
         self._remaining: int | None = None  # batches of the current iteration
+        self._entered: int | None = None  # the epoch that `epochs` yielded
         self._iteration = 0
         self._counted: str | None = None  # a key in the Store that says where a loop was left
         self.batches_per_epoch = self._rounds(0, self._end_of(0))
@@ -173,7 +174,9 @@ class PreparedLoader:
             self.set_epoch(epoch)
             if len(self):  # after a restart of the job it may be known from before
                 self._run._session.store("delete", self._over(epoch), ends_with_generation=False)
+            self._entered = epoch
             yield epoch
+            self._entered = None
             if not self._run.rehearsing:
                 self._run._session.through(self._over(epoch))
 
@@ -310,6 +313,15 @@ class PreparedLoader:
         seeds.seed_all(_engine.mix_seed(self._run.seed, _LOOP, number))
 
     # ---- what is over, for later entries, too ----
+
+    def _may_evaluate(self) -> bool:
+        """Whether what the loop does now is done again if a fault interrupts it, and otherwise is not."""
+        run = self._run
+        if run._evaluations.step:
+            return True
+        if self._entered is None or self._remaining is not None:
+            return False
+        return self._taken >= self._end_of(self._entered) or run.version >= self._last_step
 
     def _leave(self, epoch: int, end: int) -> None:
         """The loop was left: by `break`, or by an exception, after which this loader is not used any more."""

@@ -121,4 +121,8 @@ class TrainingLoader:
 
     def __len__(self) -> int:
         """This rank's batches of an epoch."""
-        return -(-len(self.plain) // self._strategy.world_size) if self._now is None else self._now.batches_per_epoch
+        if self._now is not None:
+            return self._now.batches_per_epoch
+        world = self._strategy.world_size
+        unit = self.per_step or world
+        return -(-len(self.plain) // unit) * unit // world

@@ -205,8 +205,8 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
 
         @keepstep.recoverable(rehearse=False)
         def fabric_loop(run: Run) -> Any:
-            self._enter(fabric, run)
             try:
+                self._enter(fabric, run)
                 result = function()
                 self.logs.flush()
                 saves_are_complete(self)
@@ -214,7 +214,10 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
             finally:
                 self._leave()
 
-        return fabric_loop()
+        result = fabric_loop()
+        for each in self._plateaus:
+            each.finish()
+        return result
 
     def _enter(self, fabric: Fabric, run: Run) -> None:
         run.setup(self._protected)
@@ -231,7 +234,7 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
                 _share_out_anew(sampler, run.world_size)
             sampler.rank = run.rank
         loader = self._loader.enter(run, self.logs)
-        plateaus = [each.enter(run) for each in self._plateaus]
+        plateaus = [each.enter(run, loader) for each in self._plateaus]
         updates = Updates(loader, self._optimizers, self._schedules, self._epoch_schedules, None, False, plateaus)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         if self.is_global_zero:
