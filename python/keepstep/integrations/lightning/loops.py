@@ -125,11 +125,11 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
         """With a global batch, as many steps are over as when it was saved, and not as many batches of a rank."""
         super().on_load_checkpoint(state_dict)
         trainer: Any = self.trainer
-        ready = self.batch_progress.current.ready
-        if trainer.strategy.global_batch is None or not ready:
+        if trainer.strategy.global_batch is None:
             return
         before, now = state_dict.get("accumulation"), trainer.accumulate_grad_batches
-        if before is None:  # it was saved without a global batch
+        ready = self.batch_progress.current.ready
+        if before is None and ready:  # it was saved without a global batch
             if not self.batch_progress.is_last_batch:
                 raise KeepstepError(
                     "Trainer.fit(ckpt_path=...): this checkpoint was saved in the middle of an epoch, and without a "
@@ -137,6 +137,8 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
                     "at the end of an epoch"
                 )
             before, now = ready, now * trainer.fit_loop.fit.rounds_per_epoch()
+        if before is None:  # it counts nothing
+            return
         for progress in (self.batch_progress.current, self.batch_progress.total):
             more = progress.ready // before * now - progress.ready
             for name in ("ready", "started", "processed", "completed"):
@@ -189,7 +191,7 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
 
     def _is_due(self, config: Any) -> bool:
         """Whether a schedule moves with the batch, or the epoch, that is under way, if it moves with these."""
-        trainer = self.trainer
+        trainer: Any = self.trainer
         index = self.batch_idx if config.interval == "step" else trainer.current_epoch
         if config.interval == "step" and trainer.strategy.global_batch is not None:
             index //= trainer.accumulate_grad_batches
