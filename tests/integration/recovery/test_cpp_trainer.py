@@ -120,19 +120,12 @@ def test_a_flipped_bit_is_found_by_the_vote_and_its_rank_replaced(tmp_path, refe
     assert found == [(4, "gradients", [1]), (8, "state", [2])], linear.job.explain()
 
 
-def test_when_all_ranks_die_at_once_the_job_restarts_and_says_so(tmp_path, reference):
-    process, command = start(
-        tmp_path, PROGRAM, *arguments(tmp_path, LONG), world=2, options=["--no-python"],
-    )  # fmt: skip
-    wait_for_steps(tmp_path, 10)
-    pids = [line["pid"] for line in json_lines(tmp_path / "journal" / "journal.jsonl") if line["event"] == "spawned"]
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that neither outlives the other
-        for pid in pids:
-            os.kill(pid, number)
-    linear = read_linear(finish(tmp_path, process, command))
+def test_when_the_last_rank_with_the_state_dies_the_job_restarts_and_says_so(tmp_path, reference):
+    inject = ["kill:rank=0,step=4,phase=allreduce", "kill:rank=1,step=4,phase=recovery"]
+    linear = run_linear(tmp_path, world=2, inject=inject)
     assert linear.job.exit_code == 0, linear.job.explain()
     assert linear.job.events("restart"), linear.job.explain()
-    assert linear.finals == reference(2, LONG).finals, linear.job.explain()
+    assert linear.finals == reference(2).finals, linear.job.explain()
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 22))])
