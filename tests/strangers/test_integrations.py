@@ -3,19 +3,18 @@
 What callbacks are told, what is logged, and the final weights equal those of an undisturbed job; no survivor dies.
 """
 
-import hashlib
 import itertools
 import json
 import os
 from collections import Counter
 
 import pytest
-import torch
 from killer import SCRIPTS, TIMES, Watched
 
 import keepstep
 from elastic_jobs import Elastic
 from harness import PHASES, finish, json_lines, start
+from published import digest_of
 
 WORLD = 4
 KILL_AT = 9
@@ -53,13 +52,6 @@ def run_library(library, folder, *arguments, spares=1, inject=(), until=None):
         options=options,
     )  # fmt: skip
     return finish(folder, process, command)
-
-
-def digest(tensors):
-    total = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        total.update(name.encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
 
 
 def without_times(line):
@@ -330,7 +322,7 @@ def test_readers_of_its_weights_see_what_it_committed(tmp_path, library):
         )  # fmt: skip
         with keepstep.subscribe("weights", name) as weights:
             for version in weights:
-                found[version.step] = digest(version.tensors)
+                found[version.step] = digest_of(version.tensors)
         job = finish(tmp_path / name, process, command)
         assert job.exit_code == 0, job.explain()
         return found

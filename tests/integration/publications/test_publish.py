@@ -1,6 +1,5 @@
 """`run.publish` and `keepstep.subscribe`: whole committed versions, in processes that are no ranks, through kills."""
 
-import hashlib
 import json
 import mmap
 import os
@@ -9,12 +8,12 @@ import sys
 import time
 
 import pytest
-import torch
 
 import keepstep
 from harness import PHASES, ROOT, environment, finish, json_lines, start
 from keepstep.checkpoint.safetensors import read_layout
 from keepstep.torch.tensors import mapped
+from published import digest_of
 from running_jobs import command, refused
 from several_nodes import TOKEN, free_port, kill, start_node
 from user_scripts import run_script, script, steps_done, training, wait_for
@@ -63,13 +62,6 @@ def train(run):
         step.commit(state.optimizer.step)
 train()
 """
-
-
-def digest_of(tensors):
-    text = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        text.update(name.encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return text.hexdigest()
 
 
 def tensors_of(path, others):

@@ -52,8 +52,8 @@ def training_function(chosen):
         )
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    if chosen.case == "plateau":  # nothing is good enough for it
-        lr_scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=100)
+    if chosen.case == "plateau":
+        lr_scheduler = ReduceLROnPlateau(optimizer, **mine.HALVES)
     else:
         lr_scheduler = get_linear_schedule_with_warmup(optimizer, 4, len(train_dataloader) * epochs)
     model, optimizer, train_dataloader, eval_dataloader, lr_scheduler = accelerator.prepare(

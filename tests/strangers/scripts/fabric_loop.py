@@ -59,9 +59,8 @@ def main(chosen):
     model = mine.Net(width=64, statistics=not elastic)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model, optimizer = fabric.setup(model, optimizer)
-    if chosen.case == "plateau":  # nothing is good enough for it
-        how = {"factor": 0.5, "patience": 0, "threshold": 100}
-        scheduler = fabric.strategy.schedule(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **how))
+    if chosen.case == "plateau":
+        scheduler = fabric.strategy.schedule(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **mine.HALVES))
     else:
         scheduler = fabric.strategy.schedule(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7))
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "data": train_data}

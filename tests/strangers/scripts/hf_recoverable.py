@@ -85,9 +85,9 @@ CASES = {
     "plain": {},
     "lora": {},
     "evaluates after": {"eval_strategy": "no"},
-    "plateau": {  # nothing is good enough for it
+    "plateau": {
         "lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss", "eval_steps": 2,
-        "lr_scheduler_kwargs": {"factor": 0.5, "patience": 0, "threshold": 100},
+        "lr_scheduler_kwargs": mine.HALVES,
     },
     "resumes": {"lr_scheduler_type": "constant"},  # follows from no last step
     "stops early": {

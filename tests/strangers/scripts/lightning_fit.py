@@ -60,8 +60,8 @@ class Model(L.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-        if self.case == "plateau":  # nothing is good enough for it
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=100)
+        if self.case == "plateau":
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **mine.HALVES)
             how = {"scheduler": plateau, "monitor": "val_loss", "interval": "epoch", "frequency": 1}
             return {"optimizer": optimizer, "lr_scheduler": how}
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)

@@ -12,6 +12,7 @@ import torch
 import keepstep
 
 UNTIL = 60
+HALVES = {"factor": 0.5, "patience": 0, "threshold": 100}  # for ReduceLROnPlateau: nothing is good enough
 
 
 def options():

@@ -177,9 +177,9 @@ class Accelerator(accelerate.Accelerator):
         if prepared_loader.accumulation is not None:
             self.gradient_accumulation_steps = prepared_loader.accumulation
         optimizers = [each.optimizer for each in self._optimizers]
-        plateaus = [each.enter(run, prepared_loader) for each in self._plateaus]
-        schedules = [each for each in self._schedulers if not isinstance(each, PreparedPlateau)]
-        updates = Updates(prepared_loader, optimizers, schedules, [], None, False, plateaus)
+        for plateau in self._plateaus:
+            plateau.enter(run, prepared_loader)
+        updates = Updates(prepared_loader, optimizers, self._schedulers, [], None, waits_for_scaler=False)
         for each in self._optimizers:
             each.optimizer = PreparedOptimizer(each.optimizer, updates)
 

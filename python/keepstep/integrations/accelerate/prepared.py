@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from keepstep import KeepstepError
 from keepstep.torch.prepared.batch_source import source_of
-from keepstep.torch.prepared.fixed_batch import require_fitting_world
+from keepstep.torch.prepared.fixed_batch import batches_per_epoch, require_fitting_world
 from keepstep.torch.prepared.prepared_loader import PreparedLoader
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ class TrainingLoader(_Loader):
         """This rank's batches of an epoch."""
         if self._now is not None:
             return self._now.batches_per_epoch
-        world = int(self._accelerator.num_processes)
-        unit = self._per_step or world
-        return -(-len(self.plain) // unit) * unit // world
+        return batches_per_epoch(len(self.plain), self._per_step, int(self._accelerator.num_processes))
 
     def log(self, **values: Any) -> None:
         """See `PreparedLoader.log`."""

@@ -109,6 +109,11 @@ class Fit:
         global_batch = self.trainer.strategy.global_batch
         return None if global_batch is None else batches_of(global_batch, self.plain, "KeepstepStrategy")
 
+    @property
+    def unit(self) -> int:
+        """How many batches of a rank count as one in the Trainer's other numbers: with a global batch a step's."""
+        return 1 if self.trainer.strategy.global_batch is None else self.trainer.accumulate_grad_batches
+
     def rounds_per_epoch(self) -> int:
         """An epoch's batches of one rank, or with a global batch its steps, by the Trainer's limit."""
         plain: Any = self.plain.loader if isinstance(self.plain, CachedLoader) else self.plain
@@ -169,7 +174,8 @@ class Fit:
         if self.loader.accumulation is not None:
             trainer.accumulate_grad_batches = self.loader.accumulation
         self._schedules.enter(run)
-        updates = Updates(self.loader, self._optimizers, [self._schedules], [], None, False, self._schedules.plateaus)
+        schedules = [self._schedules, *self._schedules.plateaus]
+        updates = Updates(self.loader, self._optimizers, schedules, [], None, waits_for_scaler=False)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         fresh = self._rank is None
         becomes_zero = run.rank == 0 and self._rank != 0

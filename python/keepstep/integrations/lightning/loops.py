@@ -48,7 +48,7 @@ class RecoverableFitLoop(_FitLoop):
         trainer: Any = self.trainer
         interval = trainer.val_check_interval
         self.max_batches = batches
-        unit = 1 if trainer.strategy.global_batch is None else trainer.accumulate_grad_batches
+        unit = self.fit.unit
         rounds = batches // unit
         if isinstance(interval, int):
             in_epochs = trainer.check_val_every_n_epoch is not None
@@ -191,10 +191,7 @@ class RecoverableEpochLoop(_TrainingEpochLoop):
 
     def _is_due(self, config: Any) -> bool:
         """Whether a schedule moves with the batch, or the epoch, that is under way, if it moves with these."""
-        trainer: Any = self.trainer
-        index = self.batch_idx if config.interval == "step" else trainer.current_epoch
-        if config.interval == "step" and trainer.strategy.global_batch is not None:
-            index //= trainer.accumulate_grad_batches
+        index = self.batch_idx // self._fit.unit if config.interval == "step" else self.trainer.current_epoch
         return bool((index + 1) % config.frequency == 0)
 
     def _broadcast_sigterm_tensor(self) -> None:

@@ -53,11 +53,11 @@ class Entry:
         self.loader = TrainerLoader(run, source_of(plain, run._session), self, plain.dataset, per_step)
         if self.loader.accumulation is not None:
             trainer.args.gradient_accumulation_steps = self.loader.accumulation
-        follows = isinstance(state.schedule, ReduceLROnPlateau)
-        plateaus = [PreparedPlateau(state.schedule).enter(run)] if follows else []
-        schedules = [] if follows else [PreparedSchedule(state.schedule)]
-        trainer.lr_scheduler = (plateaus or schedules)[0]
-        updates = Updates(self.loader, [state.optimizer], schedules, [], None, False, plateaus)
+        if isinstance(state.schedule, ReduceLROnPlateau):
+            trainer.lr_scheduler = PreparedPlateau(state.schedule).enter(run)
+        else:
+            trainer.lr_scheduler = PreparedSchedule(state.schedule)
+        updates = Updates(self.loader, [state.optimizer], [trainer.lr_scheduler], [], None, waits_for_scaler=False)
         trainer.optimizer = TrainerOptimizer(state.optimizer, updates, self)
         self.progress: Progress = state.progress
         self._rank_values: RankValues = state.rank_values

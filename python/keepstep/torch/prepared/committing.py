@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,9 +34,10 @@ class Updates:
         epoch_schedules: list[Any],
         veto: Callable[[Any], str | bool | None] | None,
         waits_for_scaler: bool,
-        plateaus: Sequence[PreparedPlateau] = (),
     ) -> None:
-        for each in [*schedules, *epoch_schedules]:
+        self._plateaus = [each for each in schedules if isinstance(each, PreparedPlateau)]
+        self._schedules = [each for each in schedules if not isinstance(each, PreparedPlateau)]
+        for each in [*self._schedules, *epoch_schedules]:
             if isinstance(each, ReduceLROnPlateau):
                 raise KeepstepError(
                     "run.prepare: ReduceLROnPlateau moves after an evaluation. Pass it as plateau=, and step what "
@@ -46,9 +47,7 @@ class Updates:
         self.optimizers = optimizers
         self.waits_for_scaler = waits_for_scaler
         self._loader = loader
-        self._schedules = schedules
         self._epoch_schedules = epoch_schedules
-        self._plateaus = plateaus
         self._veto = veto
         self._communicates = any(isinstance(each, LBFGS) or is_partitioned(each) for each in optimizers)
 

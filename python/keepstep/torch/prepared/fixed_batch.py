@@ -33,6 +33,12 @@ def batches_of(global_batch: int, loader: Any, what: str) -> int:
     return samples // size
 
 
+def batches_per_epoch(length: int, batches: int | None, ranks: int) -> int:
+    """One rank's batches of an epoch that has `length`, before there is a loader. `batches`: of a step; None: any."""
+    unit = batches or ranks
+    return -(-length // unit) * unit // ranks
+
+
 def require_fitting_world(run: Run, batches: int | None, what: str, last_step: int | None) -> None:
     """Returns if all ranks get the same number of a step's `batches`. Else an elastic job changes its size.
 

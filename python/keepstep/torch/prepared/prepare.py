@@ -64,9 +64,8 @@ def prepare(
     require_fitting_world(run, per_step, "run.prepare", last_step)
     prepared = PreparedLoader(run, source_of(loader, run._session), last_step, per_step)
     plateaus = [] if plateau is None else [PreparedPlateau(plateau).enter(run, prepared)]
-    updates = Updates(
-        prepared, optimizers, _listed(schedule), _listed(epoch_schedule), veto, scaler is not None, plateaus
-    )
+    schedules = [*_listed(schedule), *plateaus]
+    updates = Updates(prepared, optimizers, schedules, _listed(epoch_schedule), veto, scaler is not None)
     ours = [PreparedOptimizer(each, updates) for each in optimizers]
     scalers = [] if scaler is None else [PreparedScaler(scaler, updates)]
     return (wrapped, ours[0] if isinstance(optimizer, Optimizer) else ours, prepared, *scalers, *plateaus)

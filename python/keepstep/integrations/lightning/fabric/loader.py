@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from keepstep import KeepstepError, _engine
 from keepstep.torch import seeds
 from keepstep.torch.prepared.batch_source import source_of
-from keepstep.torch.prepared.fixed_batch import batches_of
+from keepstep.torch.prepared.fixed_batch import batches_of, batches_per_epoch
 from keepstep.torch.prepared.prepared_loader import LoaderStep, PreparedLoader, SummedLossStep
 
 if TYPE_CHECKING:
@@ -123,6 +123,4 @@ class TrainingLoader:
         """This rank's batches of an epoch."""
         if self._now is not None:
             return self._now.batches_per_epoch
-        world = self._strategy.world_size
-        unit = self.per_step or world
-        return -(-len(self.plain) // unit) * unit // world
+        return batches_per_epoch(len(self.plain), self.per_step, self._strategy.world_size)

@@ -234,8 +234,8 @@ class KeepstepFabricStrategy(SharedStrategy, DDPStrategy):
                 _share_out_anew(sampler, run.world_size)
             sampler.rank = run.rank
         loader = self._loader.enter(run, self.logs)
-        plateaus = [each.enter(run, loader) for each in self._plateaus]
-        updates = Updates(loader, self._optimizers, self._schedules, self._epoch_schedules, None, False, plateaus)
+        schedules = [*self._schedules, *(each.enter(run, loader) for each in self._plateaus)]
+        updates = Updates(loader, self._optimizers, schedules, self._epoch_schedules, None, False)
         self._prepared = [PreparedOptimizer(each, updates) for each in self._optimizers]
         if self.is_global_zero:
             loggers.follow(fabric, self.session, self._loggers_key)
