@@ -8,7 +8,9 @@ count=${PYTESTS:-3}
 unset PYTHONDONTWRITEBYTECODE  # else each of many hundred jobs would compile our modules anew
 folder=$(mktemp -d)
 pids=()
-trap 'kill "${pids[@]}" 2>/dev/null; wait; rm -rf "$folder"; exit 130' INT TERM
+# Ctrl-C reaches all pytests; each ends what its tests started.
+trap 'wait; rm -rf "$folder"; exit 130' INT
+trap 'kill -INT "${pids[@]}" 2>/dev/null; wait; rm -rf "$folder"; exit 143' TERM
 mkdir "$folder/taken"
 for ((i = 1; i <= count; ++i)); do
   command=("${PYTHON:-.venv/bin/python}" -m pytest -q -p no:cacheprovider -o console_output_style=classic

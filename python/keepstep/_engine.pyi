@@ -434,7 +434,10 @@ class NodeLink:
     """
 
     @staticmethod
-    def connect_or_start(job: str, command: str) -> NodeLink: ...
+    def connect_or_start(job: str, command: str, addresses: str = "", self: int = 0) -> NodeLink:
+        """
+        addresses: of all nodes' agents, with commas, if there are several; self: the place of this node's
+        """
     def join(self, key: str, rank: int, world: int, timeout_ms: int) -> None: ...
     def communicator(self) -> Communicator: ...
     @property

@@ -10,10 +10,11 @@ from keepstep import _engine
 from keepstep._errors import KeepstepError
 
 
-def link(job: str) -> _engine.NodeLink:
-    """A new link to the agent that serves `job` on this machine; starts an agent if there is none."""
+def link(job: str, addresses: str = "", place: int = 0) -> _engine.NodeLink:
+    """A new link to the agent that serves `job` on this machine; starts an agent if there is none. `addresses`: of all
+    nodes' agents, numeric, with commas, if there are several; `place`: of this node's."""
     try:
-        return _engine.NodeLink.connect_or_start(job, _command())
+        return _engine.NodeLink.connect_or_start(job, _command(), addresses, place)
     except RuntimeError as error:
         raise KeepstepError(str(error)) from None
 

@@ -22,14 +22,16 @@ void bind_node_link(nb::module_& module) {
                        "A rank that keepstep did not start, and its node's agent (src/rank/link/node_link.h).")
       .def_static(
           "connect_or_start",
-          [](const std::string& job, const std::string& command) {
+          [](const std::string& job, const std::string& command, const std::string& addresses, uint32_t self) {
             auto link = [&] {
               nb::gil_scoped_release release;
-              return connect_or_start(job, command);
+              return connect_or_start(job, command,
+                                      addresses.empty() ? std::nullopt : std::optional(NodeAddresses{addresses, self}));
             }();
             return value_or_throw(std::move(link));
           },
-          "job"_a, "command"_a)
+          "job"_a, "command"_a, "addresses"_a = "", "self"_a = 0,
+          "addresses: of all nodes' agents, with commas, if there are several; self: the place of this node's")
       .def(
           "join",
           [](NodeLink& link, const std::string& key, uint32_t rank, uint32_t world, int64_t timeout_ms) {

@@ -153,6 +153,21 @@ struct ForgetQuestions {
 };
 using StoreMessage = std::variant<KeyQuestion, KeyAnswer, ForgetQuestions>;
 
+// Between the agents of a Store without a coordinator (agent/store/rootless_store.h): the first message, repeated when
+// the keys begin anew; and what changes in between.
+struct StoreHello {
+  static constexpr std::string_view kName = "store_hello";
+  uint64_t origin = 0;  // of its keys; another one: it has none of the earlier ones
+  bool busy = false;    // it has clients
+  KEEPSTEP_FIELDS(origin, busy)
+};
+struct StoreBusy {
+  static constexpr std::string_view kName = "store_busy";
+  bool busy = false;
+  KEEPSTEP_FIELDS(busy)
+};
+using ToRootlessStore = std::variant<StoreHello, StoreBusy, KeyQuestion, KeyAnswer, ForgetQuestions>;
+
 // ---- who sends what to whom -----------------------------------------------------------------------------------------
 
 // To node 0's agent, which acts for the job; from it; and from any agent to any other.

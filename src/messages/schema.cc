@@ -371,8 +371,8 @@ struct Compiled<std::variant<Message...>> {
 
 extern const std::tuple<Compiled<FromRank>, Compiled<ToService>, Compiled<ToRank>, Compiled<FromService>,
                         Compiled<ToFirst>, Compiled<ByFirst>, Compiled<ByAny>, Compiled<StoreMessage>,
-                        Compiled<FromReader>, Compiled<ToReader>, Compiled<std::variant<LoaderRuns>>,
-                        Compiled<FromSubscriber>, Compiled<ToSubscriber>>
+                        Compiled<ToRootlessStore>, Compiled<FromReader>, Compiled<ToReader>,
+                        Compiled<std::variant<LoaderRuns>>, Compiled<FromSubscriber>, Compiled<ToSubscriber>>
     kCompiled;
 const decltype(kCompiled) kCompiled;
 

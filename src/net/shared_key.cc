@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kControl = "keepstep control 1";
 constexpr std::string_view kMemory = "keepstep memory 1";
+constexpr std::string_view kStore = "keepstep store 1";
 constexpr std::string_view kData = "keepstep data 1";
 
 OSSL_PARAM octets(const char* name, std::string_view value) {
@@ -50,6 +51,12 @@ SharedKey SharedKey::control(const JobToken& token, std::string_view rdzv_id) {
 SharedKey SharedKey::memory(const JobToken& token) {
   SharedKey key(kMemory);
   derive(token.secret(), std::string(kMemory), key.bytes_);
+  return key;
+}
+
+SharedKey SharedKey::store(const JobToken& token, std::string_view job) {
+  SharedKey key(kStore);
+  derive(token.secret(), std::string(kStore) + ":" + std::string(job), key.bytes_);
   return key;
 }
 

@@ -29,6 +29,10 @@ class SharedKey {
   // For the connections between memory servers (src/memory_server): likewise, with the info "keepstep memory 1".
   static SharedKey memory(const JobToken& token);
 
+  // For the connections between the agents of a job that another launcher started (agent/nodes/store_lines.h): like the
+  // control key, with the info "keepstep store 1:" + `job`.
+  static SharedKey store(const JobToken& token, std::string_view job);
+
   // For the connections between the ranks of one generation. A generation's key is derived like the control key, with
   // the info "keepstep data 1:TERM/GENERATION", from `secret`: random bytes that all agents get from one run of a
   // coordinator. Neither the secret nor another generation's key can be computed from a key.

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from datetime import timedelta
 
 import torch
@@ -96,6 +97,39 @@ elif what == "groups":  # more groups one after the other than there are places
         dist.destroy_process_group(group)
     dist.destroy_process_group()
     say("fine")
+elif what == "across":  # a Store over several nodes; with a marker: one rank fails in the first start
+    for _ in range(2):  # made anew after it was destroyed
+        dist.init_process_group("gloo")
+        store = dist.distributed_c10d._get_default_store()
+        begun = store.add("begun", 1)
+        assert begun <= world, "keys of an earlier start"
+        store.set(f"of {rank}", str(rank) * 60_000)
+        for other in range(world):
+            assert store.get(f"of {other}") == str(other).encode() * 60_000
+        all_reduce()
+        if sys.argv[2:] and not os.path.exists(sys.argv[2]) and rank == world - 1:
+            open(sys.argv[2], "w").close()
+            sys.exit(1)
+        dist.destroy_process_group()
+    say("fine")
+elif what == "agent_dies":
+    store = next(dist.rendezvous("env://"))[0]
+    for key in range(8):  # some are kept by each node
+        store.set(f"{rank} {key}", "v")
+        store.get(f"{1 - rank} {key}")
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(store.wait, [f"never {key}"], timedelta(seconds=60)) for key in range(8)]
+        say("waits")
+        failed = wait(waiting, return_when=FIRST_EXCEPTION).done
+        say("raised", next(iter(failed)).exception())
+        os._exit(0)  # the others wait for keys that are kept here
+elif what == "never":
+    store = next(dist.rendezvous("env://"))[0]
+    for key in range(8):  # some are kept by the other node
+        try:
+            store.wait([f"never {key}"], timedelta(seconds=2))
+        except dist.DistStoreError as error:
+            say("raised", error)
 elif what == "generations":  # what a process holds must not grow with the number of groups it had
     import resource
 

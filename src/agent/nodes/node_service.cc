@@ -30,35 +30,78 @@ comm::CommConfig config_for(uint32_t world) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& job) {
-  KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(rank::node_name(job)));
+StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& job,
+                                                           const std::optional<StoreNodes>& nodes) {
+  const std::string held = nodes ? rank::job_on_node(job, nodes->self) : job;
+  KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(rank::node_name(held)));
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::create());
   KEEPSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<RingService> rings,
       RingService::open(*loop, rank::rings_beside(name.path()), [](const RingService::News& news) {
         spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch, news.because);
       }));
-  KEEPSTEP_ASSIGN_OR_RETURN(Fd listener,
-                            listen_local(name.path()));  // last, so a client that finds it finds everything ready
-  std::unique_ptr<NodeService> service(new NodeService(std::move(name), std::move(loop), std::move(listener)));
+  std::vector<std::string> names = {"this node"};
+  if (nodes) {
+    names.clear();
+    for (const SocketAddress& address : nodes->addresses) {
+      names.push_back(absl::StrFormat("node %d (%s)", names.size(), address.text()));
+    }
+  }
+  std::unique_ptr<NodeService> service(new NodeService(
+      std::move(name), std::move(loop), RootlessStore(std::move(names), nodes ? nodes->self : 0, random_number())));
   service->rings_ = std::move(rings);
+  if (nodes) {
+    KEEPSTEP_ASSIGN_OR_RETURN(service->lines_,
+                              StoreLines::create(*service->loop_, *nodes, job, service->line_handlers()));
+  }
+  // Last, so a client that finds it finds everything ready.
+  KEEPSTEP_ASSIGN_OR_RETURN(service->listener_, listen_local(service->path()));
   return service;
+}
+
+StoreLines::Handlers NodeService::line_handlers() {
+  return {
+      .connected = [this](brain::NodeId node) { carry_out(store_.connected(node)); },
+      .received =
+          [this](brain::NodeId node, const std::string& text) {
+            const auto message = messages::read<messages::ToRootlessStore>(text);
+            if (!message.ok()) {
+              ++refused_;
+              spdlog::warn("node {}: refused a message: {}", node, std::string(message.status().message()));
+              return;
+            }
+            carry_out(store_.on_message(node, *message));
+          },
+      .disconnected =
+          [this](brain::NodeId node, const Status& why) {
+            spdlog::info("the connection to node {} ended: {}", node, std::string(why.message()));
+            carry_out(store_.disconnected(node, monotonic_ns()));
+          },
+  };
 }
 
 void NodeService::run() {
   idle_since_ns_ = monotonic_ns();
+  if (lines_ != nullptr) {
+    if (const Status started = lines_->start(); !started.ok()) {
+      spdlog::error("no connections to other nodes: {}", std::string(started.message()));
+      return;
+    }
+  }
   (void)loop_->watch(listener_.get(), [this] { on_connection(); });
   loop_->every(std::chrono::milliseconds(100), [this] {
     for (const auto& [id, client] : clients_) {
       client->outbox.flush(client->socket);
     }
+    carry_out(store_.tick(monotonic_ns()));
     stop_if_idle();
   });
   loop_->run();
 }
 
 void NodeService::stop_if_idle() {
-  if (!clients_.empty() || rings_->clients() > 0) {
+  if (!clients_.empty() || rings_->clients() > 0 || !store_.idle()) {
+    idle_since_ns_ = monotonic_ns();
     return;
   }
   if (monotonic_ns() - idle_since_ns_ > (anybody_came_ ? kLingerNs : kFirstClientNs)) {
@@ -82,12 +125,13 @@ void NodeService::on_connection() {
     return;
   }
   const auto client = std::make_shared<Client>();
-  client->id = next_client_++;
+  client->id = store_.new_client();
   client->socket = std::move(accepted->socket);
   client->pid = accepted->peer.pid;
   client->pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, client->pid, 0)));
   anybody_came_ = true;
   clients_[client->id] = client;
+  carry_out(store_.set_busy(true));
   (void)loop_->watch(client->socket.fd(), [this, client] { on_packet(client); });
   if (client->pidfd.valid()) {  // else it is in another pid namespace, and only the socket shows its end
     (void)loop_->watch(client->pidfd.get(), [this, client] { on_exit(client); });
@@ -136,13 +180,29 @@ void NodeService::on_abort(const Client& client, const messages::Abort& abort) {
   }
 }
 
-void NodeService::on_store(const Client& client, const messages::StoreQuestion& question, std::string value) {
-  for (const StoreAnswer& answer :
-       store_.handle({client.id, question.id, question.op, question.key.bytes, std::move(value)})) {
+void NodeService::on_store(Client& client, const messages::StoreQuestion& question, std::string value) {
+  if (question.op == "absent") {  // of a rank whose question was not answered in time
+    const auto reply = messages::store_answer(question.id, true, lines_ == nullptr ? "" : lines_->absent());
+    tell(client, reply.message, reply.fds());
+    return;
+  }
+  carry_out(store_.ask({client.id, question.id, question.op, question.key.bytes, std::move(value)}));
+}
+
+void NodeService::carry_out(const RootlessStore::Replies& replies) {
+  for (const StoreAnswer& answer : replies.answers) {
     if (const auto it = clients_.find(answer.worker); it != clients_.end()) {
       const auto reply = messages::store_answer(answer.id, answer.ok, answer.value);
       tell(*it->second, reply.message, reply.fds());
     }
+  }
+  for (const RootlessStore::Failure& failure : replies.failures) {
+    if (const auto it = clients_.find(failure.client); it != clients_.end()) {
+      tell(*it->second, messages::StoreAnswer{.id = failure.id, .error = "store: " + failure.because});
+    }
+  }
+  for (const auto& [node, message] : replies.messages) {
+    std::visit([&, to = node](const auto& each) { lines_->send(to, messages::write(each)); }, message);
   }
 }
 
@@ -255,7 +315,7 @@ void NodeService::on_end(const std::shared_ptr<Client>& client) {
   if (client->pidfd.valid()) {
     loop_->unwatch(client->pidfd.get());
   }
-  store_.forget(client->id);
+  carry_out(store_.forget(client->id));
   if (const auto it = groups_.find(client->group); it != groups_.end()) {
     it->second.members.erase(client->rank);
     interrupt(it->second, absl::StrFormat("rank %d (process %d) ended", client->rank, client->pid));
@@ -263,10 +323,7 @@ void NodeService::on_end(const std::shared_ptr<Client>& client) {
       groups_.erase(it);
     }
   }
-  if (clients_.empty()) {
-    store_ = Store();  // the next run of the job, under the same name, begins without keys
-    idle_since_ns_ = monotonic_ns();
-  }
+  carry_out(store_.set_busy(!clients_.empty()));
 }
 
 }  // namespace keepstep::agent

@@ -6,7 +6,8 @@
 //   a member ends without leaving, or aborts  ->  the communicator is interrupted; every member learns why
 //
 // Only processes of the same user can connect: nobody else can enter the folder of its sockets (base/runtime_folder.h).
-// One thread, an EventLoop; run() is that thread.
+// On several nodes the Store spans the agents of all of them (store_lines.h); everything else stays within a node.
+// run()'s thread is an EventLoop and does all the work.
 #pragma once
 
 #include <map>
@@ -16,8 +17,9 @@
 #include <vector>
 
 #include "agent/loop/event_loop.h"
+#include "agent/nodes/store_lines.h"
 #include "agent/rings/ring_service.h"
-#include "agent/store/store.h"
+#include "agent/store/rootless_store.h"
 #include "agent/workers/outbox.h"
 #include "base/fd.h"
 #include "base/runtime_folder.h"
@@ -32,8 +34,10 @@ namespace keepstep::agent {
 
 class NodeService {
  public:
-  // Serves `job`. ALREADY_EXISTS if another agent on this machine serves it: the name is a lock.
-  static StatusOr<std::unique_ptr<NodeService>> create(const std::string& job);
+  // Serves `job`, on one of `nodes` if it has several. ALREADY_EXISTS if another agent on this machine serves it: the
+  // name is a lock.
+  static StatusOr<std::unique_ptr<NodeService>> create(const std::string& job,
+                                                       const std::optional<StoreNodes>& nodes = std::nullopt);
   // Runs until the last client has been gone for a moment, or nobody has connected within half a minute.
   void run();
 
@@ -60,14 +64,16 @@ class NodeService {
     bool interrupted = false;
   };
 
-  NodeService(HeldName name, std::unique_ptr<EventLoop> loop, Fd listener)
-      : name_(std::move(name)), loop_(std::move(loop)), listener_(std::move(listener)) {}
+  NodeService(HeldName name, std::unique_ptr<EventLoop> loop, RootlessStore store)
+      : name_(std::move(name)), loop_(std::move(loop)), store_(std::move(store)) {}
+  StoreLines::Handlers line_handlers();
   void on_connection();
   void on_packet(const std::shared_ptr<Client>& client);
   Status on_message(Client& client, const messages::ToService& message, std::vector<Fd> fds);
   void on_join(Client& client, const messages::Join& join);
   void on_abort(const Client& client, const messages::Abort& abort);
-  void on_store(const Client& client, const messages::StoreQuestion& question, std::string value);
+  void on_store(Client& client, const messages::StoreQuestion& question, std::string value);
+  void carry_out(const RootlessStore::Replies& replies);
   Status admit(Client& client, const std::string& key, uint32_t rank, uint32_t world);
   Status open(Group& group);
   void leave(Client& client);
@@ -91,10 +97,10 @@ class NodeService {
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<RingService> rings_;
   Fd listener_;
-  Store store_;
+  RootlessStore store_;
+  std::unique_ptr<StoreLines> lines_;  // null on a single node
   std::map<uint32_t, std::shared_ptr<Client>> clients_;
   std::map<std::string, Group> groups_;
-  uint32_t next_client_ = 1;
   size_t refused_ = 0;
   int64_t idle_since_ns_ = 0;
   bool anybody_came_ = false;

@@ -8,6 +8,7 @@
 
 #include "base/runtime_folder_testing.h"
 #include "base/socket/local_socket.h"
+#include "base/socket/tcp_socket.h"
 #include "rank/link/node_link.h"
 
 namespace keepstep::agent {
@@ -127,6 +128,106 @@ TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
   }
   EXPECT_TRUE(good->store("set", "still", "there", -1)->ok);
   EXPECT_EQ(service_->refused(), 4U);
+}
+
+// The agents of a job on two nodes of this machine.
+class SeveralNodesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int node = 0; node < 2; ++node) {
+      const auto any = listen_tcp({"127.0.0.1", 0});
+      ASSERT_TRUE(any.ok()) << any.status();
+      addresses_.push_back(*local_address(any->get()));
+    }
+  }
+  void TearDown() override {
+    for (uint32_t node = 0; node < 2; ++node) {
+      end(node);
+    }
+    EXPECT_TRUE(own_.empty());
+  }
+  void start(uint32_t node, const std::string& token = std::string(40, 't')) {
+    auto service = NodeService::create(job_, StoreNodes{addresses_, node, *JobToken::parse(token)});
+    ASSERT_TRUE(service.ok()) << service.status();
+    services_[node] = *std::move(service);
+    threads_[node] = std::thread([service = services_[node].get()] { service->run(); });
+  }
+  void end(uint32_t node) {
+    if (threads_[node].joinable()) {
+      threads_[node].join();
+    }
+    services_[node].reset();
+  }
+  std::unique_ptr<NodeLink> link(uint32_t node) {
+    auto link = NodeLink::connect(rank::job_on_node(job_, node));
+    EXPECT_TRUE(link.ok()) << link.status();
+    return *std::move(link);
+  }
+
+  OwnRuntimeFolder own_;
+  const std::string job_ =
+      "test-" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::vector<SocketAddress> addresses_;
+  std::unique_ptr<NodeService> services_[2];
+  std::thread threads_[2];
+};
+
+TEST_F(SeveralNodesTest, have_one_store) {
+  start(1);
+  const auto there = link(1);
+  std::thread waiter([&] { EXPECT_EQ(there->store("get", "0/late", "", -1)->value, std::string(3'000'000, 'x')); });
+  EXPECT_FALSE(there->store("wait", "0/never", "", 20)->answered);
+  start(0);  // a node may come later
+  const auto here = link(0);
+  EXPECT_TRUE(here->store("set", "0/late", std::string(3'000'000, 'x'), -1)->ok);
+  waiter.join();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ((i % 2 == 0 ? here : there)->store("add", absl::StrFormat("0/n%d", i % 7), "1", -1)->value,
+              std::to_string(i / 7 + 1));
+  }
+  EXPECT_EQ(here->store("count", "", "", -1)->value, "8");
+  EXPECT_EQ(there->store("count", "", "", -1)->value, "8");
+  EXPECT_EQ(there->store("absent", "", "", -1)->value, "");
+}
+
+TEST_F(SeveralNodesTest, an_agent_stays_while_another_node_has_ranks) {
+  start(0);
+  start(1);
+  const auto there = link(1);
+  link(0)->store("set", "0/k", "v", -1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);  // longer than one without anybody would
+  for (int i = 0; std::chrono::steady_clock::now() < end; ++i) {
+    ASSERT_TRUE(there->store("set", absl::StrFormat("0/%d", i % 8), "v", 10'000)->ok);
+  }
+}
+
+TEST_F(SeveralNodesTest, with_another_token_are_strangers) {
+  start(0);
+  start(1, std::string(40, 'u'));
+  const auto there = link(1);
+  std::string absent;
+  while (absent.find("key") == std::string::npos) {
+    absent = there->store("absent", "", "", -1)->value;
+  }
+  EXPECT_THAT(absent, HasSubstr(absl::StrFormat("node 0 (%s): ", addresses_[0].text())));
+  EXPECT_THAT(link(0)->store("absent", "", "", -1)->value, HasSubstr("it has not connected yet"));
+}
+
+TEST_F(SeveralNodesTest, a_taken_port_is_named_and_tried_again) {
+  {
+    const auto taken = listen_tcp(addresses_[0]);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    start(0);
+    const auto here = link(0);
+    std::string absent;
+    while (absent.find("this node does not listen") == std::string::npos) {
+      absent = here->store("absent", "", "", -1)->value;
+    }
+    EXPECT_THAT(absent, HasSubstr(addresses_[0].text()));
+  }
+  const auto here = link(0);
+  start(1);
+  EXPECT_EQ(link(1)->store("count", "", "", -1)->value, "0");
 }
 
 TEST_F(NodeServiceTest, there_is_one_agent_a_job) {

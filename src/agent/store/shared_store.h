@@ -39,6 +39,8 @@ class SharedStore {
   Replies on_message(brain::NodeId from, const messages::ForgetQuestions& forget);
   // A worker of this node is gone.
   Replies forget(brain::WorkerId worker);
+  // What a node asked for will not reach it any more.
+  void forget_node(brain::NodeId node) { store_.forget_node(node); }
   void drop_before(uint32_t generation) { store_.drop_before(generation); }
 
   size_t size() const { return store_.size(); }  // keys whose home is here

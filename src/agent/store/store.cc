@@ -99,6 +99,10 @@ void Store::forget(brain::WorkerId worker) {
   std::erase_if(waiting_, [&](const auto& entry) { return entry.second.worker == worker; });
 }
 
+void Store::forget_node(brain::NodeId node) {
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.second.node == node; });
+}
+
 void Store::drop_before(uint32_t generation) {
   const auto over = [&](const auto& entry) {
     const std::optional<uint32_t> of = generation_of(entry.first);

@@ -40,6 +40,8 @@ class Store {
   std::vector<StoreAnswer> handle(const StoreRequest& request);
   // Drops the requests of a worker that is gone.
   void forget(brain::WorkerId worker);
+  // Drops the requests of a node that is gone.
+  void forget_node(brain::NodeId node);
   // Drops the keys (and requests) of generations before this one: they are over.
   void drop_before(uint32_t generation);
   size_t size() const { return values_.size(); }

@@ -10,16 +10,23 @@
 
 #include "agent/nodes/node_service.h"
 #include "base/log.h"
+#include "cli/commands/print.h"
+#include "cli/options/node_options.h"
 
 namespace keepstep::cli {
 namespace {
 
-constexpr const char* kHelp = R"(usage: keepstep node --job NAME
+constexpr const char* kHelp = R"(usage: keepstep node --job NAME [--nodes HOST:PORT,... --node K]
 
 Serves those ranks of job NAME on this machine that `keepstep run` did not start, with shared memory for backend
 "keepstep" and a Store without a root. Such ranks start it themselves, and it ends after them, so you need not call it.
 It listens on a Unix socket in a folder that only this user can enter ($XDG_RUNTIME_DIR/keepstep, /run/user/UID/keepstep
 or /tmp/keepstep-UID), and then moves to the background.
+
+  --job NAME         the job; agents with another name or token are strangers
+  --nodes ADDRESSES  the Store spans the agents at these numeric addresses, of all nodes; the connections between them
+                     are protected by a token, from KEEPSTEP_STORE_TOKEN_FILE or KEEPSTEP_TOKEN
+  --node K           which of the addresses is this node's, from 0
 
 exit codes: 0 this process, or another one already, serves the job; 1 it could not listen; 2 wrong options.
 )";
@@ -31,13 +38,17 @@ int node_main(const std::vector<std::string>& args) {
     std::fputs(kHelp, stdout);
     return 0;
   }
-  if (args.size() != 2 || args[0] != "--job" || args[1].empty()) {
-    std::fprintf(stderr, "keepstep node: it takes --job NAME\n%s", kHelp);
+  const NodeOptions options = parse_node(args, environment());
+  if (!options.mistakes.empty()) {
+    for (const std::string& mistake : options.mistakes) {
+      print_line(stderr, "keepstep node: " + mistake);
+    }
+    std::fputs("`keepstep node --help` lists the options.\n", stderr);
     return 2;
   }
   init_log("node");
   signal(SIGPIPE, SIG_IGN);
-  auto service = agent::NodeService::create(args[1]);
+  auto service = agent::NodeService::create(options.job, options.nodes);
   if (absl::IsAlreadyExists(service.status())) {
     return 0;
   }

@@ -87,7 +87,7 @@ std::vector<RunOption> elastic_options() {
        "Shortest time between a change of size and the next voluntary one (minChangeIntervalInSeconds).",
        text(standard.min_between_changes), seconds},
       {group, "elastic-backoff", 0, "FACTOR",
-       "Factor on --min-change-interval each time one voluntary change follows another closely (backoffFactor).",
+       "Factor on --min-change-interval each time growth did not last (backoffFactor).",
        absl::StrFormat("%g", standard.backoff_factor), "1 (no backoff) to 100"},
       {group, "elastic-max-backoff", 0, "SECONDS",
        "Longest interval that --elastic-backoff may lead to (maxBackoffInSeconds).", text(standard.max_backoff),

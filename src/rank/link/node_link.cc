@@ -19,6 +19,8 @@ std::string node_name(const std::string& job) {
   return absl::StrFormat("node-%016x-%s", checksum(job.data(), job.size()), this_machine());
 }
 
+std::string job_on_node(const std::string& job, uint32_t node) { return absl::StrFormat("%s/node %d", job, node); }
+
 StatusOr<std::unique_ptr<NodeLink>> NodeLink::connect(const std::string& job) {
   StatusOr<PacketSocket> socket = absl::NotFoundError("the job has no agent on this machine");
   std::string path;

@@ -111,6 +111,20 @@ def test_several_tasks_on_a_node_are_refused_with_the_way_out(slurm):
     assert "srun started 4 tasks on 2 node(s)" in output.read_text()
 
 
+def test_ranks_that_srun_started_have_one_store_on_all_nodes(slurm):
+    rank = f"RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS exec {PYTHON} {JOBS / 'standalone.py'} across"
+    process, output = slurm.srun(
+        2, "bash", "-c", rank,
+        variables={
+            "KEEPSTEP_STORE": ",".join(f"127.0.0.1:{port}" for port in several_nodes.free_ports(2)),
+            "KEEPSTEP_TOKEN": "a token of this test, and no secret",
+            "KEEPSTEP_COMMAND": str(KEEPSTEP),
+        },
+    )  # fmt: skip
+    assert slurm.ends(process, output) == 0, output.read_text()
+    assert output.read_text().count("fine") == 2, output.read_text()
+
+
 def test_where_no_folder_is_shared_a_node_says_where_it_looked(slurm):
     alone = slurm.folder / "alone.sh"
     alone.write_text(

@@ -1,23 +1,22 @@
 """``init_process_group`` without a TCPStore.
 
 The default rendezvous (``env://``) opens a TCPStore at rank 0, which a replacement could never join, and which dies
-with rank 0. Under ``keepstep run`` it returns the agent's Store instead, and with ``KEEPSTEP_STORE=1`` also for ranks
-that torchrun or srun started. ``init_method="keepstep://"`` always does.
+with rank 0. Under ``keepstep run`` it returns the agent's Store instead, and with ``KEEPSTEP_STORE=1`` (on several
+nodes, their addresses) also for ranks that torchrun or srun started. ``init_method="keepstep://"`` always does.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from keepstep import _node
 from keepstep._errors import KeepstepError
 from keepstep._session import session_or_none
 from keepstep.torch.distributed import nccl
-
-SWITCH = "KEEPSTEP_STORE"
+from keepstep.torch.distributed.store_nodes import SWITCH, store_nodes
 
 _store: Any = None  # of the newest process group: torch keeps only the C++ half of a Store alive
 _made = 0
@@ -67,14 +66,15 @@ def _of_node(rank: int = -1, world_size: int = -1, **_: Any) -> tuple[Any, int, 
 
     rank = _number("RANK", rank)
     world_size = _number("WORLD_SIZE", world_size)
-    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE")
-    if local is not None and local.isdigit() and int(local) < world_size:
-        raise KeepstepError(
-            f"{SWITCH}: {local} of {world_size} ranks run on this node; without `keepstep run` the rootless Store "
-            f"works within one node. Unset {SWITCH} for this job"
-        )
+    nodes = store_nodes(world_size)
     # Each init_process_group meets the corresponding one of the other ranks, without keys of an earlier one.
-    _store = NodeStore(_node.link(job_name()), str(_made))
+    if nodes is None:
+        link = _node.link(job_name())
+    else:
+        # torchrun counts a restart only on the node whose worker failed; the keys of the earlier start are gone anyway,
+        # since it began the new one when all workers had ended.
+        link = _node.link(job_name(leave_out=("TORCHELASTIC_RESTART_COUNT",)), ",".join(nodes.addresses), nodes.place)
+    _store = NodeStore(link, str(_made))
     _made += 1
     return _store, rank, world_size
 
@@ -88,18 +88,20 @@ def _number(name: str, given: int) -> int:
     return int(text)
 
 
-def job_name() -> str:
+_JOB_VARIABLES = (
+    "KEEPSTEP_JOB",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+def job_name(leave_out: Container[str] = ()) -> str:
     """A name that only the ranks of one start of a job share."""
-    given = os.environ
-    parts = [
-        given.get("KEEPSTEP_JOB", ""),
-        given.get("TORCHELASTIC_RUN_ID", ""),
-        given.get("TORCHELASTIC_RESTART_COUNT", ""),
-        given.get("SLURM_JOB_ID", ""),
-        given.get("SLURM_STEP_ID", ""),
-        given.get("MASTER_ADDR", ""),
-        given.get("MASTER_PORT", ""),
-    ]
+    parts = [os.environ.get(name, "") for name in _JOB_VARIABLES if name not in leave_out]
     if not any(parts):
         raise KeepstepError(
             "init_process_group: nothing in the environment tells this job from others; set KEEPSTEP_JOB to a name of "

@@ -33,6 +33,10 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
         """What to raise if the answer will never arrive."""
         raise NotImplementedError
 
+    def _absent(self) -> str:
+        """A reason why an answer may be late."""
+        return ""
+
     def _ask(
         self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None
     ) -> tuple[bool, bytes]:
@@ -44,7 +48,7 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
             return ok, result
         if interrupted:
             raise self._lost(key)
-        raise dist.DistStoreError(f"store: '{key}' was not set within {limit.total_seconds():g} s")
+        raise dist.DistStoreError(f"store: '{key}' was not set within {limit.total_seconds():g} s{self._absent()}")
 
     def set(self, key: str, value: str | bytes) -> None:
         self._ask("set", key, _bytes(value))
@@ -108,7 +112,14 @@ class NodeStore(AgentStore):
         self._name = name
 
     def _request(self, op: str, key: str, value: bytes, timeout_ms: int) -> Answer:
-        return self._link.store(op, f"{self._name}/{key}", value, timeout_ms)
+        try:
+            return self._link.store(op, f"{self._name}/{key}", value, timeout_ms)
+        except RuntimeError as error:
+            raise dist.DistStoreError(str(error)) from None
+
+    def _absent(self) -> str:
+        absent = self._link.store("absent", "", b"", 1000)[3].decode()
+        return f"; not connected: {absent}" if absent else ""
 
     def _lost(self, key: str) -> BaseException:
         return dist.DistStoreError(f"store: this node's agent ended; '{key}' will never be set")
