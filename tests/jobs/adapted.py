@@ -14,6 +14,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", required=True)
 parser.add_argument("--until", type=int, default=12)
 parser.add_argument("--saves")
+parser.add_argument("--memory", action="store_true", help="with --saves: also copies in the agents' memory")
 parser.add_argument("--base", choices=["kept", "differs", "averaged", "averaged through data"], default="kept")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -58,14 +59,17 @@ def build():
 def train(run):
     state = run.setup(build)
     if args.saves:
-        run.checkpoint(keepstep.Destination(args.saves, every_steps=4))
+        run.checkpoint(
+            keepstep.Destination(args.saves, every_steps=4), memory_every_steps=1 if args.memory else None
+        )
     model = run.ddp(state.model)
     for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=args.until):
         for x in step:
             step.backward(model(x).square().mean())
         step.commit(state.optimizer.step, state.model.follow)
         step.log(bits=struct.pack("<d", step.loss).hex())
-    log.write(json.dumps({"rank": run.rank, "final": digest(state.model.parameters()), "version": run.version}) + "\n")
+    note = {"rank": run.rank, "final": digest(state.model.parameters()), "version": run.version}
+    log.write(json.dumps(note | {"copied": run.shard_counts().bytes}) + "\n")
 
 
 train()

@@ -51,6 +51,9 @@ BENCHMARKS = {
         "recovery.libraries",
         "Hugging Face's Trainer, Accelerate and Lightning: overhead and recovery, against torchrun",
     ),
+    "lora": Benchmark(
+        "recovery.lora", "adapters on a frozen base: bytes sent, copied and saved, and memory, against the whole model"
+    ),
     "parity": Benchmark("checkpoint.parity", "Reed-Solomon coding per core, beside ISA-L's own loop"),
     "data-build": Benchmark(
         "data.build", "from text to a token corpus, against megatron-core and Hugging Face datasets"

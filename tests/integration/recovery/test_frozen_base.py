@@ -43,6 +43,21 @@ def test_a_replacement_gets_only_what_is_trained_and_the_bits_are_the_same(tmp_p
     assert len(sent) == 2 and all(least <= size < least + SMALL for size in sent), (sent, job.explain())
 
 
+@pytest.mark.parametrize(
+    "base", ["averaged", *(pytest.param(base, marks=pytest.mark.long) for base in ("kept", "averaged through data"))]
+)
+def test_copies_in_memory_have_the_adapters_and_all_ranks_may_die(tmp_path, base):
+    reference = run_adapted(tmp_path / "undisturbed", "--base", base)
+    both = [f"kill:rank={rank},step=6,phase=backward" for rank in (0, 1)]
+    job = run_adapted(tmp_path / "killed", "--base", base, "--memory", "--saves", tmp_path / "saves", inject=both)
+    assert (job.exit_code, reference.exit_code) == (0, 0), job.explain()
+    assert bits(job) == bits(reference) and len(bits(job)) == 12, job.explain()
+    assert finals(job) == finals(reference), job.explain()
+    least = TRAINED + (0 if base == "kept" else AVERAGE)
+    copied = [note["copied"] for note in job.notes if "copied" in note]
+    assert len(copied) == 2 and all(least <= size < least + SMALL for size in copied), (copied, job.explain())
+
+
 def test_a_base_that_differs_between_ranks_is_named(tmp_path):
     job = run_adapted(tmp_path, "--base", "differs")
     assert job.exit_code == 1, job.explain()

@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from keepstep.torch.sharded import fsdp
+from keepstep.torch.state.frozen import FROZEN
 from keepstep.torch.state.registry import Flat, Registry, laid_out_like, state_of
 from keepstep.torch.tensors import dtensor
 from keepstep.torch.tensors.memory import Region, dense, region
@@ -60,7 +61,8 @@ class ShardLayout:
         self._fsdp = list(fsdp.fsdp_modules(registry.modules()))
         for part in self._fsdp:
             part.reshard()  # parameters that a forward without backward left whole
-        flat = registry.flatten(capsule_ids)
+        flat = registry.flatten_sent(capsule_ids)
+        self._frozen = registry.frozen_names()
         self.tensors = list(flat.tensors.values())
         self._strided = [number for number, tensor in enumerate(self.tensors) if not tensor.is_contiguous()]
         self.regions: list[Region] = [region(dense(tensor)) for tensor in self.tensors]
@@ -130,6 +132,8 @@ class ShardLayout:
         flat = self._registry.flatten_rest()
         for path, state, key in self._loose:
             flat.add(path, state[key])
+        if self._frozen:
+            flat.values[FROZEN] = self._registry.frozen.digests(self._frozen)
         return flat
 
     def again(self, capsule_ids: set[int]) -> Flat | None:
@@ -138,6 +142,8 @@ class ShardLayout:
             part.reshard()
         objects = _ids(self._registry.objects.values())
         if capsule_ids != self._capsule_ids or objects != self._objects or not self._same_tensors():
+            return None
+        if self._registry.frozen_names() != self._frozen:
             return None
         rest = self.rest()
         if {name: _place(tensor) for name, tensor in rest.tensors.items()} != self._small:

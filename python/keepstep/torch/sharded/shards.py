@@ -102,7 +102,9 @@ class Shards:
         engine = self._session.engine
         written: dict[str, Any] = json.loads(text)
         self._session.injector.at("hydrate", version + 1)
-        capsule.release([name for name, _, _ in written["tensors"]])
+        names = [name for name, _, _ in written["tensors"]]
+        capsule.release(names)
+        self._registry.frozen.adopt(names)
         fsdp.reset_iteration(self._registry.modules())
         tensors = self._registry.prepare(written["tensors"], written["values"], capsule.ids, set(written["layout"]))
         targets = list(tensors.values())

@@ -58,6 +58,10 @@ class Frozen:
             if _registered.setdefault(each, now if could_be else None) == now:
                 self._seen[f"{name}/{key}"] = _seen(each)
 
+    def __len__(self) -> int:
+        """How many could be."""
+        return len(self._seen)
+
     def clear(self) -> None:
         self._seen.clear()
 

@@ -194,7 +194,7 @@ class Registry:
 
     def frozen_names(self) -> set[str]:
         """Parameters that every process builds, and no update changes."""
-        return self.frozen.names(self.updated())
+        return self.frozen.names(self.updated()) if self.frozen else set()
 
     def updated(self) -> set[int]:
         """Ids of the parameters that protected optimizers have."""
