@@ -59,9 +59,7 @@ def build():
 def train(run):
     state = run.setup(build)
     if args.saves:
-        run.checkpoint(
-            keepstep.Destination(args.saves, every_steps=4), memory_every_steps=1 if args.memory else None
-        )
+        run.checkpoint(keepstep.Destination(args.saves, every_steps=4), memory_every_steps=1 if args.memory else None)
     model = run.ddp(state.model)
     for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=args.until):
         for x in step:

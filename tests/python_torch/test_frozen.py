@@ -6,6 +6,7 @@ import torch
 from keepstep._errors import KeepstepError
 from keepstep.torch.state.frozen import FROZEN
 from keepstep.torch.state.registry import Registry
+from keepstep.torch.state.update import Snapshot
 
 
 def adapted(seed=0):
@@ -96,3 +97,17 @@ def test_what_an_earlier_function_trained_is_sent_and_what_was_frozen_there_is_n
     assert registered(model, adapter).frozen_names() == set()
     model, optimizer = adapted()
     assert registered(model, optimizer).frozen_names() == registered(model, optimizer).frozen_names() == BASE
+
+
+def test_a_snapshot_can_do_without_the_base():
+    model, optimizer = adapted()
+    registry = registered(model, optimizer)
+    before = [each.detach().clone() for each in model.parameters()]
+    snapshot = Snapshot(registry, leave_out=registry.frozen_names())
+    assert not BASE & snapshot._tensors.keys()
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(1)
+    snapshot.restore()
+    for (name, each), was in zip(model.named_parameters(), before, strict=True):
+        assert torch.equal(each, was + 1 if f"model/{name}" in BASE else was), name

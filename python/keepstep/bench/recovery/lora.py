@@ -28,6 +28,7 @@ from keepstep.report.journal import read_objects
 
 LIMIT_S = 600.0
 STEPS_AFTER = 10  # the kill, or the start
+WITH_MOMENTS = 3  # a version of this step, and the one before it in memory, has the optimizer's state
 
 
 class Case(NamedTuple):
@@ -119,12 +120,7 @@ class _Bench:
         kill = job.kill(victim)
         step = wait_for("recovery", job.job, LIMIT_S, lambda: job.new_step(kill.mono)).step
         wait_for("job with a parked spare", job.job, LIMIT_S, job.ready)
-
-        def later() -> bool | None:
-            job.poll()
-            return True if job.commits.commits[-1].step >= step + STEPS_AFTER else None
-
-        wait_for("further steps", job.job, LIMIT_S, later)
+        self._wait_for_step(job, step + STEPS_AFTER)
         saved = wait_for("checkpoint", job.job, LIMIT_S, lambda: _newest_checkpoint(folder / "checkpoints", step))
         found = {
             "sent_bytes": self._sent(job, victim),
@@ -133,6 +129,13 @@ class _Bench:
         }
         job.stop()
         return found
+
+    def _wait_for_step(self, job: KeepstepJob, step: int) -> None:
+        def there() -> bool | None:
+            job.poll()
+            return True if job.commits.commits and job.commits.commits[-1].step >= step else None
+
+        wait_for(f"step {step}", job.job, LIMIT_S, there)
 
     def _theirs(self, case: Case, folder: Path) -> dict[str, Any]:
         width = self.chosen.width
@@ -159,6 +162,7 @@ class _Bench:
 
     def _copied(self, case: Case, folder: Path) -> int:
         job = self._start(case, folder, "--copies")
+        self._wait_for_step(job, WITH_MOMENTS)
         copied = wait_for("copy in memory", job.job, LIMIT_S, lambda: self._in_memory(job))
         job.stop()
         return copied

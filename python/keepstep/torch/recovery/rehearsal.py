@@ -12,6 +12,7 @@ A rehearsal only saves time: if anything goes wrong in it, the spare waits witho
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import resource
@@ -174,11 +175,13 @@ class Rehearsal:
         registry = self._run._registry
         self._run._get_ready()
         flat = registry.flatten()
-        size = sum(tensor.numel() * tensor.element_size() for tensor in flat.tensors.values())
+        frozen = registry.frozen_names()  # too large to copy; built again if they change all the same
+        copied = [tensor for name, tensor in flat.tensors.items() if name not in frozen]
+        size = sum(tensor.numel() * tensor.element_size() for tensor in copied)
         free = health.available_bytes()
         if 4 * size > free:  # the copy, gradients and buckets, and what forward keeps
             raise Over(f"the protected state has {size >> 20} MiB and {free >> 20} MiB of memory are free")
-        self._snapshot = Snapshot(registry)
+        self._snapshot = Snapshot(registry, leave_out=frozen)
         self._digests = checks.digests(registry, set())
         self._values = flat.values
         self.entered = True
@@ -249,6 +252,7 @@ class Rehearsal:
             changed = {f"{type(error).__name__}: {error}": list(protected)}
         run._registry.objects.clear()  # the next entry protects them again
         self._random.put_back()
+        _give_memory_back()
         if changed:
             why = self._build_again(changed, protected)
         if why is None:
@@ -353,6 +357,12 @@ class _RandomState:
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
+
+
+def _give_memory_back() -> None:
+    """The C library keeps what was freed, here as much as the state once more, for as long as the spare waits."""
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
