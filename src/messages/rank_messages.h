@@ -174,6 +174,13 @@ struct Injected {
   KEEPSTEP_FIELDS(key, detail, last, ns)
 };
 
+// A question was not answered in time, and nobody waits for the answer.
+struct StoreCancel {
+  static constexpr std::string_view kName = "store_cancel";
+  uint64_t id = 0;
+  KEEPSTEP_FIELDS(id)
+};
+
 struct StoreQuestion {
   static constexpr std::string_view kName = "store_question";
   uint64_t id = 0;
@@ -277,7 +284,7 @@ struct Abort {  // ends the communicator for all its ranks
 using FromRank =
     std::variant<Attach, Parked, Recoverable, Preload, Ready, Hydrated, Formed, Collect, Paused, Faulted, Finished,
                  Crashed, Injected, StoreQuestion, Note, Useful, Unfit, VaultQuestion, Saved, Settled, Kept, Publish>;
-using ToService = std::variant<Attach, Join, Leave, Abort, StoreQuestion>;
+using ToService = std::variant<Attach, Join, Leave, Abort, StoreQuestion, StoreCancel>;
 
 // ---- to a rank ------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ import pytest
 from keepstep import KeepstepError
 from keepstep.torch.distributed.store_nodes import StoreNodes, store_nodes
 
-NAMES = ("KEEPSTEP_STORE", "KEEPSTEP_STORE_NODE", "GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES",
-         "LOCAL_WORLD_SIZE", "SLURM_NODEID")  # fmt: skip
+NAMES = ("KEEPSTEP_STORE", "KEEPSTEP_STORE_NODE", "GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "LOCAL_WORLD_SIZE",
+         "SLURM_NODEID")  # fmt: skip
 
 
 @pytest.fixture
@@ -20,13 +20,17 @@ def environment(monkeypatch):
     return set_all
 
 
-@pytest.mark.parametrize("values", [{}, {"GROUP_WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "4"}, {"SLURM_NNODES": "1"}])
+@pytest.mark.parametrize(
+    "values", [{}, {"GROUP_WORLD_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "4"}, {"SLURM_STEP_NUM_NODES": "1"}]
+)
 def test_one_node(environment, values):
     environment(KEEPSTEP_STORE="1", **values)
     assert store_nodes(4) is None
 
 
-@pytest.mark.parametrize("values", [{"GROUP_WORLD_SIZE": "2"}, {"LOCAL_WORLD_SIZE": "3"}, {"SLURM_NNODES": "2"}])
+@pytest.mark.parametrize(
+    "values", [{"GROUP_WORLD_SIZE": "2"}, {"LOCAL_WORLD_SIZE": "3"}, {"SLURM_STEP_NUM_NODES": "2"}]
+)
 def test_several_nodes_need_their_addresses(environment, values):
     environment(KEEPSTEP_STORE="1", **values)
     with pytest.raises(KeepstepError, match=r"4 ranks run on 2 nodes; list an address of each.*KEEPSTEP_TOKEN"):
@@ -64,6 +68,11 @@ def test_the_place_can_be_given(environment):
         ("localhost:29411,no.such.name.invalid:29412", "0", "no.such.name.invalid is not known here"),
         ("localhost:29411,localhost:29412", "2", "KEEPSTEP_STORE_NODE is '2'; .* 0 to 1"),
         ("localhost:29411", "0", "has 1 addresses, and the 4 ranks run on 2 nodes"),
+        ("a,b", "0", "has 'a'; give HOST:PORT"),
+        ("a..b:1,localhost:2", "0", r"a\.\.b is not known here"),
+        ("localhost:²,localhost:2", "0", "has 'localhost:²'"),
+        ("0.0.0.0:1,localhost:2", "0", r"has '0\.0\.0\.0:1'"),
+        ("127.0.0.1:1,127.0.0.1:1", "0", r"the address of '127\.0\.0\.1:1' twice"),
     ],
 )
 def test_mistakes(environment, store, place, message):

@@ -32,7 +32,7 @@ comm::CommConfig config_for(uint32_t world) {
 
 StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& job,
                                                            const std::optional<StoreNodes>& nodes) {
-  const std::string held = nodes ? rank::job_on_node(job, nodes->self) : job;
+  const std::string held = nodes ? rank::job_on_node(job, nodes->list, nodes->self) : job;
   KEEPSTEP_ASSIGN_OR_RETURN(HeldName name, HeldName::take(rank::node_name(held)));
   KEEPSTEP_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::create());
   KEEPSTEP_ASSIGN_OR_RETURN(
@@ -162,6 +162,7 @@ Status NodeService::on_message(Client& client, const messages::ToService& messag
                  [&](const messages::Join& join) { on_join(client, join); },
                  [&](const messages::Leave&) { leave(client); },
                  [&](const messages::Abort& abort) { on_abort(client, abort); },
+                 [&](const messages::StoreCancel& cancel) { store_.cancel(client.id, cancel.id); },
                  [&](const messages::StoreQuestion& question) {
                    StatusOr<std::string> value = messages::value_of(question.value, std::move(fds));
                    bad = value.status();

@@ -147,7 +147,7 @@ class SeveralNodesTest : public testing::Test {
     EXPECT_TRUE(own_.empty());
   }
   void start(uint32_t node, const std::string& token = std::string(40, 't')) {
-    auto service = NodeService::create(job_, StoreNodes{addresses_, node, *JobToken::parse(token)});
+    auto service = NodeService::create(job_, StoreNodes{"list", addresses_, node, *JobToken::parse(token)});
     ASSERT_TRUE(service.ok()) << service.status();
     services_[node] = *std::move(service);
     threads_[node] = std::thread([service = services_[node].get()] { service->run(); });
@@ -159,7 +159,7 @@ class SeveralNodesTest : public testing::Test {
     services_[node].reset();
   }
   std::unique_ptr<NodeLink> link(uint32_t node) {
-    auto link = NodeLink::connect(rank::job_on_node(job_, node));
+    auto link = NodeLink::connect(rank::job_on_node(job_, "list", node));
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }

@@ -15,10 +15,13 @@ namespace {
 using brain::NodeId;
 
 constexpr std::chrono::seconds kDialLimit{3};
+constexpr size_t kDialAtOnce = 32;
 constexpr std::chrono::milliseconds kAgain{250};
 constexpr std::chrono::seconds kAskAfter{5};
 // A key and a value, in hexadecimal, and what is around them.
 constexpr size_t kMaxMessage = 2 * (messages::kMaxStoreKeyBytes + messages::kMaxStoreValueBytes) + 4096;
+
+bool is_loopback(const SocketAddress& address) { return address.ip.starts_with("127.") || address.ip == "::1"; }
 
 std::string greeted_name(NodeId node) { return absl::StrFormat("node %d", node); }
 
@@ -34,6 +37,8 @@ struct StoreLines::Line : net::Receiver, std::enable_shared_from_this<Line> {
   StoreLines& owner;
   const std::optional<NodeId> dialled;  // std::nullopt: the other side connected
   std::shared_ptr<net::Link> link;
+
+  bool answered = false;  // the hub's thread
 
   // The hub's thread until `greeted`, then constant.
   bool greeted = false;
@@ -71,8 +76,13 @@ void StoreLines::run(const std::stop_token& stop) {
     if (listener_ == nullptr) {
       listen();
     }
-    for (NodeId node = 0; node < self_ && !stop.stop_requested(); ++node) {
-      dial(node);
+    for (NodeId first = 0; first < self_ && !stop.stop_requested(); first += kDialAtOnce) {
+      std::vector<std::jthread> dials;
+      for (NodeId node = first; node < self_ && node < first + kDialAtOnce; ++node) {
+        if (!is_dialled(node)) {
+          dials.emplace_back([this, node] { dial(node); });
+        }
+      }
     }
     std::unique_lock lock(mutex_);
     changes_.wait_for(lock, stop, kAgain, [] { return false; });
@@ -81,31 +91,41 @@ void StoreLines::run(const std::stop_token& stop) {
 
 // An agent of an earlier start of the job may still have the port, for a moment.
 void StoreLines::listen() {
+  SocketAddress own = addresses_[self_];
+  if (!std::all_of(addresses_.begin(), addresses_.end(), is_loopback)) {
+    own.ip = own.ip.find(':') == std::string::npos ? "0.0.0.0" : "::";
+  }
   StatusOr<std::unique_ptr<net::Listener>> listener = net::Listener::start(
-      addresses_[self_], context_, {}, [this](net::TlsStream stream) { add(std::move(stream), std::nullopt); });
+      own, context_, {}, [this](net::TlsStream stream) { add(std::move(stream), std::nullopt); },
+      [this](const Status& why) { note_refused(why); });
   note(self_, listener.status());
   if (listener.ok()) {
     listener_ = *std::move(listener);
   }
 }
 
+bool StoreLines::is_dialled(NodeId node) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) { return line.first->dialled == node; });
+}
+
 void StoreLines::dial(NodeId node) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) { return line.first->dialled == node; })) {
-      return;
-    }
-  }
   StatusOr<net::TlsStream> stream = net::connect_tls(addresses_[node], context_, net::Deadline::after(kDialLimit));
-  note(node, stream.status());
   if (stream.ok()) {
     add(*std::move(stream), node);
+  } else {
+    note(node, stream.status());
   }
 }
 
 void StoreLines::note(NodeId node, const Status& why) {
   const std::lock_guard lock(mutex_);
   failures_[node] = std::string(why.message());
+}
+
+void StoreLines::note_refused(const Status& why) {
+  const std::lock_guard lock(mutex_);
+  refused_ = std::string(why.message());
 }
 
 void StoreLines::add(net::TlsStream stream, std::optional<NodeId> dialled) {
@@ -155,11 +175,16 @@ void StoreLines::Line::received(std::string message) {
   if (const Status status = greet(message); !status.ok()) {
     if (dialled) {
       owner.note(*dialled, status);
+    } else {
+      owner.note_refused(status);
     }
+    answered = true;
     link->abort();
     return;
   }
   greeted = true;
+  answered = true;
+  owner.note(node, absl::OkStatus());
   owner.loop_.post([self = shared_from_this()] { self->owner.on_greeted(self); });
 }
 
@@ -168,6 +193,10 @@ void StoreLines::Line::closed(const Status& why) {
   {
     const std::lock_guard lock(owner.mutex_);
     owner.lines_.erase(this);
+  }
+  if (dialled && !answered) {
+    owner.note(*dialled,
+               absl::UnavailableError("it ended the connection instead of a greeting; has it the same list?"));
   }
   if (greeted) {
     owner.note(node, why);
@@ -217,6 +246,9 @@ std::string StoreLines::absent() {
   }
   if (!failures_[self_].empty()) {
     missing.push_back(absl::StrFormat("this node does not listen: %s", failures_[self_]));
+  }
+  if (!missing.empty() && !refused_.empty()) {
+    missing.push_back(absl::StrFormat("this node refused %s", refused_));
   }
   return absl::StrJoin(missing, "; ");
 }

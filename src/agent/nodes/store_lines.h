@@ -1,6 +1,8 @@
 // Connections between the agents of a job whose ranks keepstep did not start, each to each, for their Store
 // (store/rootless_store.h): TLS with a key from the job's token and name (net/shared_key.h), so other jobs and
-// strangers are refused. Of two nodes the one with the higher number connects, and tries again until it succeeds.
+// strangers are refused. Of two nodes the one with the higher number connects, and tries again until it succeeds. An
+// agent listens at all of its machine's addresses, because the machine may know itself by another one (127.0.1.1, NAT);
+// at its own only if all nodes are on one machine.
 //
 // Threads: one that listens and connects, and those of net::Listener and net::Hub. Handlers run on the event loop.
 #pragma once
@@ -57,12 +59,14 @@ class StoreLines {
   std::string name(brain::NodeId node) const;
   void run(const std::stop_token& stop);
   void listen();
+  bool is_dialled(brain::NodeId node);
   void dial(brain::NodeId node);
   void add(net::TlsStream stream, std::optional<brain::NodeId> dialled);
   void post(const std::shared_ptr<Line>& line, std::function<void()> task);
   void on_greeted(const std::shared_ptr<Line>& line);
   void on_closed(const std::shared_ptr<Line>& line, const Status& why);
   void note(brain::NodeId node, const Status& why);
+  void note_refused(const Status& why);
 
   EventLoop& loop_;
   const std::vector<SocketAddress> addresses_;
@@ -77,6 +81,7 @@ class StoreLines {
   std::condition_variable_any changes_;
   std::map<Line*, std::shared_ptr<Line>> lines_;  // open ones
   std::vector<std::string> failures_;             // by node: why it was not connected last time; this one's: listening
+  std::string refused_;                           // why somebody who connected was refused last
 
   std::unique_ptr<net::Hub> hub_;
   std::unique_ptr<net::Listener> listener_;

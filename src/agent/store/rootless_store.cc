@@ -32,6 +32,15 @@ RootlessStore::Replies RootlessStore::ask(StoreRequest request) {
   return carry(store_.ask(std::move(request)));
 }
 
+void RootlessStore::cancel(WorkerId client, uint64_t id) {
+  for (Other& other : others_) {
+    std::erase_if(other.queued, [&](const messages::KeyQuestion& question) {
+      return question.worker == client && question.id == id;
+    });
+    other.asked.erase({client, id});
+  }
+}
+
 RootlessStore::Replies RootlessStore::forget(WorkerId client) {
   for (Other& other : others_) {
     std::erase_if(other.queued, [&](const messages::KeyQuestion& question) { return question.worker == client; });
@@ -96,8 +105,8 @@ void RootlessStore::hello(NodeId from, const messages::StoreHello& hello, Replie
   other.greeted = true;
   other.busy = hello.busy;
   other.lost_at_ns.reset();
-  if (!other.relied_on || other.origin == hello.origin) {
-    other.origin = hello.origin;
+  other.origin = hello.origin;
+  if (!other.relied_on || other.relied_on == hello.origin) {
     other.gone.clear();
     for (const messages::KeyQuestion& queued : std::exchange(other.queued, {})) {
       question(from, queued, replies);
@@ -149,7 +158,7 @@ void RootlessStore::begin_anew_if_idle(Replies& replies) {
   used_ = false;
   ++origin_;
   for (Other& other : others_) {
-    other.relied_on = false;
+    other.relied_on.reset();
     other.gone.clear();
     other.queued.clear();
     other.asked.clear();
@@ -187,7 +196,7 @@ void RootlessStore::question(NodeId to, const messages::KeyQuestion& question, R
   if (!other.gone.empty()) {
     replies.failures.push_back({question.worker, question.id, other.gone});
   } else if (other.greeted) {
-    other.relied_on = true;
+    other.relied_on = other.origin;
     other.asked.emplace(question.worker, question.id);
     replies.messages.emplace_back(to, question);
   } else {

@@ -47,6 +47,8 @@ class RootlessStore {
   // A question of a client of this node. Clients of all nodes have different numbers (new_client()).
   Replies ask(StoreRequest request);
   brain::WorkerId new_client();
+  // The client waits no longer. What has not been sent yet never is.
+  void cancel(brain::WorkerId client, uint64_t id);
   Replies forget(brain::WorkerId client);
   // Whether this node has clients.
   Replies set_busy(bool busy);
@@ -65,10 +67,10 @@ class RootlessStore {
   // Another node's agent.
   struct Other {
     bool connected = false;
-    bool greeted = false;    // in this connection; only then it is asked
-    bool busy = false;       // while it is away: it was
-    bool relied_on = false;  // was asked something since the keys began
+    bool greeted = false;  // in this connection; only then it is asked
+    bool busy = false;     // while it is away: it was
     std::optional<uint64_t> origin;
+    std::optional<uint64_t> relied_on;         // the origin that was asked something since the keys began
     std::string gone;                          // why its keys are gone
     std::optional<int64_t> lost_at_ns;         // it was connected until then
     std::deque<messages::KeyQuestion> queued;  // for when it is greeted

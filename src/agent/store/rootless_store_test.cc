@@ -184,6 +184,19 @@ TEST(RootlessStoreTest, a_question_waits_until_its_node_is_connected) {
   EXPECT_EQ(agents.store(1).size(), 1U);
 }
 
+TEST(RootlessStoreTest, what_nobody_waits_for_any_more_is_not_sent) {
+  Agents agents(2);
+  const WorkerId client = agents.client(0);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    agents.ask(0, client, id, "add", key_at(1, 2), "1");
+  }
+  agents.store(0).cancel(client, 1);
+  agents.store(0).cancel(client, 3);
+  agents.connect(1, 0);
+  agents.deliver_all();
+  EXPECT_THAT(agents.told(), ElementsAre("1"));
+}
+
 TEST(RootlessStoreTest, what_a_broken_connection_carried_fails_and_the_keys_stay) {
   Agents agents(2);
   agents.connect_all();
@@ -218,9 +231,19 @@ TEST(RootlessStoreTest, keys_of_an_agent_that_was_started_again_are_gone) {
   EXPECT_THAT(agents.told(), SizeIs(1));
   agents.leave(0, client);  // nobody needs the old keys any more
   agents.deliver_all();
-  agents.ask(0, agents.client(0), 4, "check", key_at(1, 2));
+  const WorkerId next = agents.client(0);
+  agents.ask(0, next, 4, "check", key_at(1, 2));
   agents.deliver_all();
   EXPECT_THAT(agents.told(), ElementsAre("no"));
+  agents.ask(0, next, 5, "set", key_at(1, 2), "new");
+  agents.deliver_all();
+  agents.cut(0, 1);
+  agents.connect(1, 0);
+  agents.deliver_all();
+  agents.told();
+  agents.ask(0, next, 6, "get", key_at(1, 2));
+  agents.deliver_all();
+  EXPECT_THAT(agents.told(), ElementsAre("new")) << "it is the agent that was asked since";
 }
 
 TEST(RootlessStoreTest, an_agent_that_stays_away_fails_its_questions) {
@@ -415,6 +438,23 @@ TEST(RootlessStoreTest, random_schedules) {
       EXPECT_TRUE(agents.store(node).idle());
       EXPECT_EQ(agents.store(node).size(), 0U);
     }
+    agents.on_answer = [](const auto&, const auto&) {};
+    const WorkerId next = agents.client(0);  // of the next start of the job
+    agents.deliver_all();
+    agents.told();
+    for (const int part : {0, 1}) {
+      for (int key = 0; key < 6; ++key) {
+        agents.ask(0, next, static_cast<uint64_t>(10 * part + key), part == 0 ? "set" : "get",
+                   absl::StrFormat("0/%d", key), "v");
+      }
+      agents.deliver_all();
+      for (NodeId node = 1; node < count && part == 0; ++node) {
+        agents.cut(0, node);
+        agents.connect(0, node);
+      }
+      agents.deliver_all();
+    }
+    EXPECT_THAT(agents.told(), testing::AllOf(SizeIs(12), testing::Each(testing::AnyOf("", "v"))));
     if (testing::Test::HasFailure()) {
       return;
     }

@@ -1,6 +1,7 @@
 #include "cli/commands/node_command.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,6 +48,11 @@ int node_main(const std::vector<std::string>& args) {
     return 2;
   }
   init_log("node");
+  rlimit files{};  // a descriptor for each other node, and two for each rank
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+  }
   signal(SIGPIPE, SIG_IGN);
   auto service = agent::NodeService::create(options.job, options.nodes);
   if (absl::IsAlreadyExists(service.status())) {

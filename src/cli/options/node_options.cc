@@ -1,5 +1,6 @@
 #include "cli/options/node_options.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -52,6 +53,8 @@ NodeOptions parse_node(const std::vector<std::string>& args, const Environ& envi
     if (!address.ok() || address->port == 0) {
       options.mistakes.push_back(
           absl::StrFormat("--nodes has '%s'; give numeric addresses with ports, as in 10.0.0.7:29411", each));
+    } else if (std::find(addresses.begin(), addresses.end(), *address) != addresses.end()) {
+      options.mistakes.push_back(absl::StrFormat("--nodes has '%s' twice", each));
     } else {
       addresses.push_back(*std::move(address));
     }
@@ -68,7 +71,7 @@ NodeOptions parse_node(const std::vector<std::string>& args, const Environ& envi
   }
   const std::optional<JobToken> token = token_of(environ, options.mistakes);
   if (options.mistakes.empty()) {
-    options.nodes = agent::StoreNodes{std::move(addresses), *self, *token};
+    options.nodes = agent::StoreNodes{given["--nodes"], std::move(addresses), *self, *token};
   }
   return options;
 }

@@ -40,6 +40,8 @@ TEST(NodeOptionsTest, mistakes_are_named) {
   EXPECT_THAT(parse({"--jobs", "x"}).mistakes, ElementsAre("'--jobs' is no option"));
   EXPECT_THAT(parse({"--job", "j", "--nodes", "node7:1,1.2.3.4", "--node", "0"}).mistakes,
               ElementsAre(HasSubstr("'node7:1'"), HasSubstr("'1.2.3.4'")));
+  EXPECT_THAT(parse({"--job", "j", "--nodes", "1.2.3.4:5,1.2.3.4:5", "--node", "0"}).mistakes,
+              ElementsAre(HasSubstr("'1.2.3.4:5' twice")));
   for (const char* node : {"1", "-1", "x"}) {
     EXPECT_THAT(parse({"--job", "j", "--nodes", "1.2.3.4:5", "--node", node}).mistakes,
                 ElementsAre(HasSubstr("--nodes has 1 addresses")))

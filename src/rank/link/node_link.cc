@@ -19,7 +19,9 @@ std::string node_name(const std::string& job) {
   return absl::StrFormat("node-%016x-%s", checksum(job.data(), job.size()), this_machine());
 }
 
-std::string job_on_node(const std::string& job, uint32_t node) { return absl::StrFormat("%s/node %d", job, node); }
+std::string job_on_node(const std::string& job, const std::string& nodes, uint32_t self) {
+  return absl::StrFormat("%s/node %d of %s", job, self, nodes);
+}
 
 StatusOr<std::unique_ptr<NodeLink>> NodeLink::connect(const std::string& job) {
   StatusOr<PacketSocket> socket = absl::NotFoundError("the job has no agent on this machine");
@@ -214,6 +216,11 @@ StatusOr<StoreReply> NodeLink::store(const std::string& op, const std::string& k
   }
   StoreReply reply = std::move(replies_[id]);
   replies_.erase(id);
+  if (!reply.answered && !lost_) {
+    lock.unlock();
+    send(messages::StoreCancel{id});
+    lock.lock();
+  }
   if (!reply.error.empty()) {
     return absl::ResourceExhaustedError(reply.error);
   }

@@ -30,8 +30,9 @@ namespace keepstep::rank {
 
 // The name held by the agent that serves `job` on this machine (base/runtime_folder.h). Any text; it is hashed.
 std::string node_name(const std::string& job);
-// What one agent of a job on several nodes serves: two of them may be on one machine.
-std::string job_on_node(const std::string& job, uint32_t node);
+// What one agent of a job on several nodes serves: two of them may be on one machine, and one that was started with
+// another list of nodes is another one.
+std::string job_on_node(const std::string& job, const std::string& nodes, uint32_t self);
 // Where the agent that listens at `path` answers for rings.
 inline std::string rings_beside(const std::string& path) { return path + "+rings"; }
 

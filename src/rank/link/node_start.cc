@@ -47,7 +47,8 @@ Status start(const std::string& job, const std::string& command, const std::opti
 StatusOr<std::unique_ptr<NodeLink>> connect_or_start(const std::string& job, const std::string& command,
                                                      const std::optional<NodeAddresses>& nodes) {
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    StatusOr<std::unique_ptr<NodeLink>> link = NodeLink::connect(nodes ? job_on_node(job, nodes->self) : job);
+    StatusOr<std::unique_ptr<NodeLink>> link =
+        NodeLink::connect(nodes ? job_on_node(job, nodes->addresses, nodes->self) : job);
     if (!absl::IsNotFound(link.status())) {
       return link;
     }

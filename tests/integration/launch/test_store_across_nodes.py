@@ -47,7 +47,12 @@ class Nodes:
         return process
 
     def rank(self, node, rank, world, *arguments, **variables):
-        values = {"RANK": str(rank), "WORLD_SIZE": str(world), "SLURM_NNODES": str(len(self.ports)), **variables}
+        values = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "SLURM_STEP_NUM_NODES": str(len(self.ports)),
+            **variables,
+        }
         return self.start(node, PYTHON, SCRIPT, *arguments, **values)
 
     def torchrun(self, node, *arguments):

@@ -71,9 +71,7 @@ def _of_node(rank: int = -1, world_size: int = -1, **_: Any) -> tuple[Any, int, 
     if nodes is None:
         link = _node.link(job_name())
     else:
-        # torchrun counts a restart only on the node whose worker failed; the keys of the earlier start are gone anyway,
-        # since it began the new one when all workers had ended.
-        link = _node.link(job_name(leave_out=("TORCHELASTIC_RESTART_COUNT",)), ",".join(nodes.addresses), nodes.place)
+        link = _node.link(job_name_of_all_nodes(), ",".join(nodes.addresses), nodes.place)
     _store = NodeStore(link, str(_made))
     _made += 1
     return _store, rank, world_size
@@ -97,6 +95,13 @@ _JOB_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+
+
+def job_name_of_all_nodes() -> str:
+    """Of variables that are the same on all nodes. The address of the master may be localhost on its own node. torchrun
+    counts a restart only on the node whose worker failed; the keys of the earlier start are gone anyway, since it began
+    the new one when all workers had ended."""
+    return os.environ.get("KEEPSTEP_JOB") or job_name(leave_out=("TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR"))
 
 
 def job_name(leave_out: Container[str] = ()) -> str:

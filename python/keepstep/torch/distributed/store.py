@@ -7,6 +7,7 @@ did not start there is one per job.
 from __future__ import annotations
 
 import datetime
+import time
 
 import torch.distributed as dist
 
@@ -15,6 +16,7 @@ from keepstep._session import Session
 
 MAX_VALUE_BYTES = _engine.MAX_STORE_VALUE_BYTES
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+_ROUND_TRIP_S = 0.05  # at least, for a key that may be there
 
 Answer = tuple[bool, bool, bool, bytes]  # answered, interrupted, ok, value
 
@@ -38,17 +40,18 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
         return ""
 
     def _ask(
-        self, op: str, key: str, value: bytes = b"", timeout: datetime.timedelta | None = None
+        self, op: str, key: str, value: bytes = b"", within: tuple[float, float] | None = None
     ) -> tuple[bool, bytes]:
+        """`within`: seconds for the answer, and those to name if none comes."""
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"store: the value of '{key}' has {len(value)} bytes, {MAX_VALUE_BYTES} is the most")
-        limit = self._timeout if timeout is None else timeout
-        answered, interrupted, ok, result = self._request(op, key, value, int(limit.total_seconds() * 1000))
+        left_s, limit_s = within or (self._timeout.total_seconds(), self._timeout.total_seconds())
+        answered, interrupted, ok, result = self._request(op, key, value, int(left_s * 1000))
         if answered:
             return ok, result
         if interrupted:
             raise self._lost(key)
-        raise dist.DistStoreError(f"store: '{key}' was not set within {limit.total_seconds():g} s{self._absent()}")
+        raise dist.DistStoreError(f"store: '{key}' was not set within {limit_s:g} s{self._absent()}")
 
     def set(self, key: str, value: str | bytes) -> None:
         self._ask("set", key, _bytes(value))
@@ -74,8 +77,10 @@ class AgentStore(dist.Store):  # type: ignore[name-defined, misc]
         return int(self._ask("count", "")[1])
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+        limit_s = (self._timeout if timeout is None else timeout).total_seconds()
+        end = time.monotonic() + limit_s
         for key in keys:
-            self._ask("wait", key, timeout=timeout)
+            self._ask("wait", key, within=(max(end - time.monotonic(), _ROUND_TRIP_S), limit_s))
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout

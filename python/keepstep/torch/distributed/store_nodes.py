@@ -28,7 +28,7 @@ def store_nodes(world_size: int) -> StoreNodes | None:
     """As the environment says; None for one node. KeepstepError: what is wrong with it."""
     given = os.environ.get(SWITCH, "")
     nodes = _number_of_nodes(world_size)
-    if ":" not in given:
+    if ":" not in given and "," not in given:
         if nodes is not None and nodes > 1:
             raise KeepstepError(
                 f"{SWITCH}: the {world_size} ranks run on {nodes} nodes; list an address of each, the same on all "
@@ -41,26 +41,33 @@ def store_nodes(world_size: int) -> StoreNodes | None:
             f"{SWITCH} has {len(texts)} addresses, and the {world_size} ranks run on {nodes} nodes; list one for each"
         )
     places = [_resolve(text) for text in texts]
+    for place, text in zip(places, texts, strict=True):
+        if places.count(place) > 1:
+            raise KeepstepError(f"{SWITCH} has the address of '{text}' twice, {place[0]}; each node needs its own")
     return StoreNodes(tuple(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in places), _place(places))
 
 
 def _number_of_nodes(world_size: int) -> int | None:
-    values = os.environ
-    for name in ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES"):
-        if values.get(name, "").isdigit():
-            return int(values[name])
-    local = values.get("LOCAL_WORLD_SIZE", "")
-    return -(-world_size // int(local)) if local.isdigit() and int(local) > 0 else None
+    """None: nobody says. An allocation of Slurm may have more nodes than the ranks run on; a step has not."""
+    for name in ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES"):
+        if (number := _number(os.environ.get(name, ""))) is not None:
+            return number
+    local = _number(os.environ.get("LOCAL_WORLD_SIZE", ""))
+    return -(-world_size // local) if local else None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _resolve(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not 0 < (_number(port) or 0) < 65536 or host in ("0.0.0.0", "::"):
         raise KeepstepError(f"{SWITCH} has '{text}'; give HOST:PORT, as in {EXAMPLE}")
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise KeepstepError(f"{SWITCH} has '{text}', and {host} is not known here: {error}") from None
     return str(found[0][4][0]), int(port)
 
@@ -68,15 +75,16 @@ def _resolve(text: str) -> tuple[str, int]:
 def _place(places: list[tuple[str, int]]) -> int:
     given = os.environ.get(PLACE, "")
     if given:
-        if not given.isdigit() or int(given) >= len(places):
+        place = _number(given)
+        if place is None or place >= len(places):
             raise KeepstepError(
                 f"{PLACE} is '{given}'; it is the place of this node in {SWITCH}, 0 to {len(places) - 1}"
             )
-        return int(given)
+        return place
     own = [place for place, (ip, _) in enumerate(places) if _is_here(ip)]
-    slurm = os.environ.get("SLURM_NODEID", "")
-    if len(own) != 1 and slurm.isdigit() and int(slurm) < len(places):
-        return int(slurm)
+    slurm = _number(os.environ.get("SLURM_NODEID", ""))
+    if len(own) != 1 and slurm is not None and slurm < len(places):
+        return slurm
     if len(own) != 1:
         problem = "none of its addresses is" if not own else f"{len(own)} of its addresses are"
         raise KeepstepError(
@@ -89,9 +97,9 @@ def _place(places: list[tuple[str, int]]) -> int:
 def _is_here(ip: str) -> bool:
     """Only an own address can be bound."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((ip, 0))
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
