@@ -114,6 +114,7 @@ def test_a_restart_of_torchrun_begins_without_keys(nodes):
     assert [output.count("fine") for output in outputs] == [2, 2], outputs
 
 
+@pytest.mark.long
 def test_a_rank_learns_that_another_nodes_agent_is_gone(nodes):
     nodes.rank(0, 0, 2, "agent_dies")
     nodes.rank(1, 1, 2, "agent_dies")
