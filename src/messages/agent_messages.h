@@ -154,7 +154,7 @@ struct ForgetQuestions {
 using StoreMessage = std::variant<KeyQuestion, KeyAnswer, ForgetQuestions>;
 
 // Between the agents of a Store without a coordinator (agent/store/rootless_store.h): the first message, repeated when
-// the keys begin anew; and what changes in between.
+// the keys start over; and what changes in between.
 struct StoreHello {
   static constexpr std::string_view kName = "store_hello";
   uint64_t origin = 0;  // of its keys; another one: it has none of the earlier ones

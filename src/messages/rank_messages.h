@@ -174,7 +174,7 @@ struct Injected {
   KEEPSTEP_FIELDS(key, detail, last, ns)
 };
 
-// A question was not answered in time, and nobody waits for the answer.
+// The rank has given up waiting for the answer to this question.
 struct StoreCancel {
   static constexpr std::string_view kName = "store_cancel";
   uint64_t id = 0;

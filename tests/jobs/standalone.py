@@ -98,7 +98,7 @@ elif what == "groups":  # more groups one after the other than there are places
     dist.destroy_process_group()
     say("fine")
 elif what == "across":  # a Store over several nodes; with a marker: one rank fails in the first start
-    for _ in range(2):  # made anew after it was destroyed
+    for _ in range(2):  # made again after it was destroyed
         dist.init_process_group("gloo")
         store = dist.distributed_c10d._get_default_store()
         begun = store.add("begun", 1)

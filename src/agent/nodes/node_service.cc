@@ -40,12 +40,9 @@ StatusOr<std::unique_ptr<NodeService>> NodeService::create(const std::string& jo
       RingService::open(*loop, rank::rings_beside(name.path()), [](const RingService::News& news) {
         spdlog::info("{} ring={} pid={} batch={} {}", news.event, news.ring, news.pid, news.batch, news.because);
       }));
-  std::vector<std::string> names = {"this node"};
-  if (nodes) {
-    names.clear();
-    for (const SocketAddress& address : nodes->addresses) {
-      names.push_back(absl::StrFormat("node %d (%s)", names.size(), address.text()));
-    }
+  std::vector<std::string> names;
+  for (const SocketAddress& address : nodes ? nodes->addresses : std::vector<SocketAddress>(1)) {
+    names.push_back(node_with_address(static_cast<brain::NodeId>(names.size()), address));
   }
   std::unique_ptr<NodeService> service(new NodeService(
       std::move(name), std::move(loop), RootlessStore(std::move(names), nodes ? nodes->self : 0, random_number())));

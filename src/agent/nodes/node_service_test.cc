@@ -17,8 +17,16 @@ namespace {
 using rank::NodeLink;
 using testing::HasSubstr;
 
+// A job of this test, and a folder for the names of its agents.
+class OwnJob : public testing::Test {
+ protected:
+  OwnRuntimeFolder own_;
+  const std::string job_ =
+      "test-" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
 // A service in its own thread; it ends by itself once all links are gone.
-class NodeServiceTest : public testing::Test {
+class NodeServiceTest : public OwnJob {
  protected:
   void SetUp() override {
     auto service = NodeService::create(job_);
@@ -38,9 +46,6 @@ class NodeServiceTest : public testing::Test {
     return *std::move(link);
   }
 
-  OwnRuntimeFolder own_;
-  const std::string job_ =
-      "test-" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
   std::unique_ptr<NodeService> service_;
   std::thread thread_;
 };
@@ -131,7 +136,7 @@ TEST_F(NodeServiceTest, garbage_ends_that_connection_only) {
 }
 
 // The agents of a job on two nodes of this machine.
-class SeveralNodesTest : public testing::Test {
+class SeveralNodesTest : public OwnJob {
  protected:
   void SetUp() override {
     for (int node = 0; node < 2; ++node) {
@@ -164,9 +169,6 @@ class SeveralNodesTest : public testing::Test {
     return *std::move(link);
   }
 
-  OwnRuntimeFolder own_;
-  const std::string job_ =
-      "test-" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
   std::vector<SocketAddress> addresses_;
   std::unique_ptr<NodeService> services_[2];
   std::thread threads_[2];

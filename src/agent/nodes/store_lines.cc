@@ -38,7 +38,7 @@ struct StoreLines::Line : net::Receiver, std::enable_shared_from_this<Line> {
   const std::optional<NodeId> dialled;  // std::nullopt: the other side connected
   std::shared_ptr<net::Link> link;
 
-  bool answered = false;  // the hub's thread
+  bool refused = false;  // by us; the hub's thread
 
   // The hub's thread until `greeted`, then constant.
   bool greeted = false;
@@ -65,10 +65,6 @@ Status StoreLines::start() {
     run(stop);
   });
   return absl::OkStatus();
-}
-
-std::string StoreLines::name(NodeId node) const {
-  return absl::StrFormat("node %d (%s)", node, addresses_[node].text());
 }
 
 void StoreLines::run(const std::stop_token& stop) {
@@ -178,12 +174,11 @@ void StoreLines::Line::received(std::string message) {
     } else {
       owner.note_refused(status);
     }
-    answered = true;
+    refused = true;
     link->abort();
     return;
   }
   greeted = true;
-  answered = true;
   owner.note(node, absl::OkStatus());
   owner.loop_.post([self = shared_from_this()] { self->owner.on_greeted(self); });
 }
@@ -194,13 +189,12 @@ void StoreLines::Line::closed(const Status& why) {
     const std::lock_guard lock(owner.mutex_);
     owner.lines_.erase(this);
   }
-  if (dialled && !answered) {
-    owner.note(*dialled,
-               absl::UnavailableError("it ended the connection instead of a greeting; has it the same list?"));
-  }
   if (greeted) {
     owner.note(node, why);
     owner.post(self, [self, why] { self->owner.on_closed(self, why); });
+  } else if (dialled && !refused) {
+    owner.note(*dialled,
+               absl::UnavailableError("it ended the connection instead of a greeting; has it the same list?"));
   }
 }
 
@@ -241,7 +235,8 @@ std::string StoreLines::absent() {
   for (NodeId node = 0; node < addresses_.size(); ++node) {
     if (node != self_ && !connected_.contains(node)) {
       const std::string& why = failures_[node];
-      missing.push_back(absl::StrFormat("%s: %s", name(node), why.empty() ? "it has not connected yet" : why));
+      missing.push_back(absl::StrFormat("%s: %s", node_with_address(node, addresses_[node]),
+                                        why.empty() ? "it has not connected yet" : why));
     }
   }
   if (!failures_[self_].empty()) {

@@ -56,7 +56,6 @@ class StoreLines {
         context_(std::move(context)),
         handlers_(std::move(handlers)),
         failures_(addresses_.size()) {}
-  std::string name(brain::NodeId node) const;
   void run(const std::stop_token& stop);
   void listen();
   bool is_dialled(brain::NodeId node);

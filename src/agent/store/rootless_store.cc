@@ -60,7 +60,7 @@ RootlessStore::Replies RootlessStore::set_busy(bool busy) {
       replies.messages.emplace_back(node, messages::StoreBusy{busy_});
     }
   }
-  begin_anew_if_idle(replies);
+  start_over_if_idle(replies);
   return replies;
 }
 
@@ -92,7 +92,7 @@ RootlessStore::Replies RootlessStore::on_message(NodeId from, const messages::To
                  [&](const messages::ForgetQuestions& forget) { add(store_.on_message(from, forget), replies); },
              },
              message);
-  begin_anew_if_idle(replies);
+  start_over_if_idle(replies);
   return replies;
 }
 
@@ -100,7 +100,7 @@ void RootlessStore::hello(NodeId from, const messages::StoreHello& hello, Replie
   Other& other = others_[from];
   if (other.origin != hello.origin) {
     other.busy = false;  // the clients of its predecessor are gone
-    begin_anew_if_idle(replies);
+    start_over_if_idle(replies);
   }
   other.greeted = true;
   other.busy = hello.busy;
@@ -141,7 +141,7 @@ RootlessStore::Replies RootlessStore::tick(int64_t now_ns) {
     if (other.relied_on) {
       give_up(other, absl::StrFormat("the agent of %s is gone, and its keys with it", names_[node]), replies);
     }
-    begin_anew_if_idle(replies);
+    start_over_if_idle(replies);
   }
   return replies;
 }
@@ -150,7 +150,7 @@ bool RootlessStore::idle() const {
   return !busy_ && std::none_of(others_.begin(), others_.end(), [](const Other& other) { return other.busy; });
 }
 
-void RootlessStore::begin_anew_if_idle(Replies& replies) {
+void RootlessStore::start_over_if_idle(Replies& replies) {
   if (!idle() || !used_) {
     return;
   }

@@ -3,13 +3,13 @@
 // (shared_store.h).
 //
 //   another agent is not connected yet  ->  questions to it wait
-//   its connection breaks               ->  what it was asked fails, since nobody knows whether it was carried out; new
+//   its connection breaks               ->  what it was asked fails, since it may or may not have been carried out; new
 //                                           questions wait for its return
 //   it returns with another origin, or not within kReturnNs
-//                                       ->  its keys are gone: all questions to it fail, until the keys begin anew
+//                                       ->  its keys are gone: all questions to it fail, until the keys start over
 //
 // Keys end with the last client of all nodes, so a job that is started again under the same name begins with none. An
-// agent's origin is the identity of its keys: it changes whenever they begin anew. Pure bookkeeping, like Store.
+// agent's origin is the identity of its keys: it changes whenever they start over. Pure bookkeeping, like Store.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class RootlessStore {
   Replies disconnected(brain::NodeId node, int64_t now_ns);
   Replies tick(int64_t now_ns);
 
-  // No node has clients, as far as this one knows: nobody needs the keys.
+  // No node has clients, as far as this one knows, so the keys are not needed any more.
   bool idle() const;
   size_t size() const { return store_.size(); }  // keys whose home is here
 
@@ -82,7 +82,7 @@ class RootlessStore {
   void question(brain::NodeId to, const messages::KeyQuestion& question, Replies& replies);
   void hello(brain::NodeId from, const messages::StoreHello& hello, Replies& replies);
   void give_up(Other& other, const std::string& because, Replies& replies);
-  void begin_anew_if_idle(Replies& replies);
+  void start_over_if_idle(Replies& replies);
   SharedStore new_store() const;
 
   const std::vector<std::string> names_;

@@ -184,7 +184,7 @@ TEST(RootlessStoreTest, a_question_waits_until_its_node_is_connected) {
   EXPECT_EQ(agents.store(1).size(), 1U);
 }
 
-TEST(RootlessStoreTest, what_nobody_waits_for_any_more_is_not_sent) {
+TEST(RootlessStoreTest, a_cancelled_question_is_not_sent) {
   Agents agents(2);
   const WorkerId client = agents.client(0);
   for (uint64_t id = 1; id <= 3; ++id) {
@@ -197,12 +197,21 @@ TEST(RootlessStoreTest, what_nobody_waits_for_any_more_is_not_sent) {
   EXPECT_THAT(agents.told(), ElementsAre("1"));
 }
 
-TEST(RootlessStoreTest, what_a_broken_connection_carried_fails_and_the_keys_stay) {
-  Agents agents(2);
-  agents.connect_all();
+// A client of node 0 has set a key whose home is node 1.
+class KeyElsewhereTest : public testing::Test {
+ protected:
+  KeyElsewhereTest() {
+    agents.connect_all();
+    agents.ask(0, client, 1, "set", key_at(1, 2), "v");
+    agents.deliver_all();
+    EXPECT_THAT(agents.told(), ElementsAre(""));
+  }
+
+  Agents agents{2};
   const WorkerId client = agents.client(0);
-  agents.ask(0, client, 1, "set", key_at(1, 2), "v");
-  agents.deliver_all();
+};
+
+TEST_F(KeyElsewhereTest, what_a_broken_connection_carried_fails_and_the_keys_stay) {
   agents.ask(0, client, 2, "get", key_at(1, 2) + "x");
   agents.ask(0, client, 3, "get", key_at(1, 2));
   agents.told();
@@ -215,12 +224,7 @@ TEST(RootlessStoreTest, what_a_broken_connection_carried_fails_and_the_keys_stay
   EXPECT_THAT(agents.told(), ElementsAre("v"));
 }
 
-TEST(RootlessStoreTest, keys_of_an_agent_that_was_started_again_are_gone) {
-  Agents agents(2);
-  agents.connect_all();
-  const WorkerId client = agents.client(0);
-  agents.ask(0, client, 1, "set", key_at(1, 2), "v");
-  agents.deliver_all();
+TEST_F(KeyElsewhereTest, keys_of_an_agent_that_was_started_again_are_gone) {
   agents.kill(1);
   agents.ask(0, client, 2, "get", key_at(1, 2));
   agents.told();
@@ -229,7 +233,7 @@ TEST(RootlessStoreTest, keys_of_an_agent_that_was_started_again_are_gone) {
   EXPECT_THAT(agents.told(), ElementsAre("failed: the agent of node 1 was started again, and its keys are gone"));
   agents.ask(0, client, 3, "check", key_at(1, 2));
   EXPECT_THAT(agents.told(), SizeIs(1));
-  agents.leave(0, client);  // nobody needs the old keys any more
+  agents.leave(0, client);  // the old keys are not needed any more
   agents.deliver_all();
   const WorkerId next = agents.client(0);
   agents.ask(0, next, 4, "check", key_at(1, 2));
@@ -246,14 +250,9 @@ TEST(RootlessStoreTest, keys_of_an_agent_that_was_started_again_are_gone) {
   EXPECT_THAT(agents.told(), ElementsAre("new")) << "it is the agent that was asked since";
 }
 
-TEST(RootlessStoreTest, an_agent_that_stays_away_fails_its_questions) {
-  Agents agents(2);
-  agents.connect_all();
-  const WorkerId client = agents.client(0);
+TEST_F(KeyElsewhereTest, an_agent_that_stays_away_fails_its_questions) {
   agents.client(1);
-  agents.ask(0, client, 1, "set", key_at(1, 2), "v");
   agents.deliver_all();
-  agents.told();
   agents.cut(0, 1);
   agents.ask(0, client, 2, "get", key_at(1, 2));
   agents.now_ns = RootlessStore::kReturnNs;
@@ -290,12 +289,7 @@ TEST(RootlessStoreTest, keys_end_with_the_last_client_of_all_nodes) {
   }
 }
 
-TEST(RootlessStoreTest, keys_that_ended_while_a_node_was_cut_off_are_missed) {
-  Agents agents(2);
-  agents.connect_all();
-  const WorkerId client = agents.client(0);
-  agents.ask(0, client, 1, "set", key_at(1, 2), "v");
-  agents.deliver_all();
+TEST_F(KeyElsewhereTest, keys_that_ended_while_a_node_was_cut_off_are_missed) {
   agents.cut(0, 1);
   agents.now_ns = RootlessStore::kReturnNs + kSecondNs;
   agents.tick();
@@ -307,7 +301,7 @@ TEST(RootlessStoreTest, keys_that_ended_while_a_node_was_cut_off_are_missed) {
   EXPECT_THAT(agents.told(), ElementsAre(HasSubstr("its keys are gone")));
 }
 
-TEST(RootlessStoreTest, one_node_needs_nobody) {
+TEST(RootlessStoreTest, one_node_needs_no_connection) {
   Agents agents(1);
   const WorkerId client = agents.client(0);
   agents.ask(0, client, 1, "add", "0/k", "2");
@@ -319,7 +313,7 @@ TEST(RootlessStoreTest, one_node_needs_nobody) {
 
 // Whatever order messages, breaks, ends and returns come in: each question has at most one result; a node never loses
 // keys without being told, so the sums that it sees do not fall; and if no agent was away for too long, all sums are
-// right, and nobody waits once all agents are connected and all keys are set. The failure's seed repeats it.
+// right, and no question waits once all agents are connected and all keys are set. The failure's seed repeats it.
 TEST(RootlessStoreTest, random_schedules) {
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     SCOPED_TRACE(absl::StrFormat("seed %d", seed));

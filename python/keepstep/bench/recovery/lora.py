@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import JOBS, BenchError, job_environment, keepstep_command, machine
 from keepstep.bench.harness.keepstep_job import KeepstepJob
-from keepstep.bench.harness.processes import Processes, descendants
+from keepstep.bench.harness.processes import Job, Processes, descendants
 from keepstep.bench.harness.waiting import progress_bar, wait_for
 from keepstep.bench.harness.workload import Workload
 from keepstep.bench.recovery.torchrun_job import Torchrun
@@ -60,9 +60,9 @@ def _script(case: Case, folder: Path, commits: Path, width: int) -> list[str]:
     return [*words, "--map", str(folder / "base.pt")] if case.mapped else words
 
 
-def _memory(pids: list[int]) -> int:
+def _memory(job: Job) -> int:
     total = 0
-    for pid in pids:
+    for pid in (job.process.pid, *descendants(job.process.pid)):
         try:
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
@@ -71,8 +71,9 @@ def _memory(pids: list[int]) -> int:
     return total * 1024
 
 
-def _file_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _file_bytes(saved: Path) -> int:
+    """Of a file, or of all files in a folder."""
+    return sum(path.stat().st_size for path in (saved, *saved.rglob("*")) if path.is_file())
 
 
 def _newest_checkpoint(folder: Path, after: int) -> Path | None:
@@ -125,7 +126,7 @@ class _Bench:
         found = {
             "sent_bytes": self._sent(job, victim),
             "saved_bytes": _file_bytes(saved),
-            "memory_bytes": _memory([job.job.process.pid, *descendants(job.job.process.pid)]),
+            "memory_bytes": _memory(job.job),
         }
         job.stop()
         return found
@@ -149,8 +150,8 @@ class _Bench:
         wait_for("steps under torchrun", job.job, LIMIT_S, lambda: job.at_step(STEPS_AFTER))
         saved = wait_for("checkpoint", job.job, LIMIT_S, lambda: _newest_checkpoint(folder / "checkpoints", 0))
         found = {
-            "saved_bytes": _file_bytes(saved) if saved.is_dir() else saved.stat().st_size,
-            "memory_bytes": _memory([job.job.process.pid, *descendants(job.job.process.pid)]),
+            "saved_bytes": _file_bytes(saved),
+            "memory_bytes": _memory(job.job),
         }
         job.stop()
         return found

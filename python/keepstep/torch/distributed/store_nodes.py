@@ -48,7 +48,7 @@ def store_nodes(world_size: int) -> StoreNodes | None:
 
 
 def _number_of_nodes(world_size: int) -> int | None:
-    """None: nobody says. An allocation of Slurm may have more nodes than the ranks run on; a step has not."""
+    """None: unknown. An allocation of Slurm may have more nodes than the ranks run on; a step has not."""
     for name in ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES"):
         if (number := _number(os.environ.get(name, ""))) is not None:
             return number

@@ -62,7 +62,7 @@ class ShardLayout:
         for part in self._fsdp:
             part.reshard()  # parameters that a forward without backward left whole
         flat = registry.flatten_sent(capsule_ids)
-        self._frozen = registry.frozen_names()
+        self._frozen: dict[str, str] = flat.values.get(FROZEN, {})  # their digests, which stay as they are
         self.tensors = list(flat.tensors.values())
         self._strided = [number for number, tensor in enumerate(self.tensors) if not tensor.is_contiguous()]
         self.regions: list[Region] = [region(dense(tensor)) for tensor in self.tensors]
@@ -133,7 +133,7 @@ class ShardLayout:
         for path, state, key in self._loose:
             flat.add(path, state[key])
         if self._frozen:
-            flat.values[FROZEN] = self._registry.frozen.digests(self._frozen)
+            flat.values[FROZEN] = self._frozen
         return flat
 
     def again(self, capsule_ids: set[int]) -> Flat | None:
@@ -143,7 +143,7 @@ class ShardLayout:
         objects = _ids(self._registry.objects.values())
         if capsule_ids != self._capsule_ids or objects != self._objects or not self._same_tensors():
             return None
-        if self._registry.frozen_names() != self._frozen:
+        if self._registry.frozen_names() != self._frozen.keys():
             return None
         rest = self.rest()
         if {name: _place(tensor) for name, tensor in rest.tensors.items()} != self._small:

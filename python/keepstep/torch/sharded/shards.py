@@ -102,10 +102,7 @@ class Shards:
         engine = self._session.engine
         written: dict[str, Any] = json.loads(text)
         self._session.injector.at("hydrate", version + 1)
-        names = [name for name, _, _ in written["tensors"]]
-        capsule.release(names)
-        self._registry.frozen.adopt(names)
-        fsdp.reset_iteration(self._registry.modules())
+        self._make_way(written, capsule)
         tensors = self._registry.prepare(written["tensors"], written["values"], capsule.ids, set(written["layout"]))
         targets = list(tensors.values())
         stand_ins = [dense(tensor) for tensor in targets]
@@ -128,8 +125,7 @@ class Shards:
         written = [json.loads(text) for text in texts]
         first = written[0]
         reshard.check_alike(written)
-        capsule.release([name for name, _, _ in first["tensors"]])
-        fsdp.reset_iteration(self._registry.modules())
+        self._make_way(first, capsule)
         parts = self._registry.parts(first["layout"])
         wanted = reshard.local_tensors(first, parts)
         made = self._registry.prepare(wanted, first["values"], capsule.ids, set(parts))
@@ -141,6 +137,13 @@ class Shards:
         manifests = [reshard.manifest(each, version) for each in written]
         engine.reshard(version, manifests, reshard.manifest(json.loads(text), version), text)
         self.fill(text, version, capsule)
+
+    def _make_way(self, written: dict[str, Any], capsule: Capsule) -> None:
+        """The tensors that this text names are about to be loaded: neither the capsule's nor frozen any more."""
+        names = [name for name, _, _ in written["tensors"]]
+        capsule.release(names)
+        self._registry.frozen.adopt(names)
+        fsdp.reset_iteration(self._registry.modules())
 
     def wait(self, version: int) -> None:
         """Called before the vote on the step after `version`: waits until the copies up to `version` are safe, so their
