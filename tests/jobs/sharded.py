@@ -46,6 +46,8 @@ parser.add_argument("--plain", action="store_true", help="nothing in the model d
 parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
 parser.add_argument("--gate", help="a file; while it is there, a process that starts waits")
 parser.add_argument("--digests", action="store_true", help="of the whole state, before and after each step")
+parser.add_argument("--publish", type=int, metavar="STEPS", help="so many between versions of the weights")
+parser.add_argument("--dies-gathering", nargs=2, type=int, metavar=("RANK", "STEP"), help="to publish it")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
@@ -208,6 +210,27 @@ def note_digest(when, version, model, optimizer):
         note(**{when: version}, digest=found)
 
 
+def note_weights(run, model):
+    """What readers of this version must see, by its digest."""
+    tensors = [whole(tensor) for _, tensor in sorted(model.state_dict().items())]
+    dist.barrier()
+    note(rank=run.rank, weights=run.version, digest=digest(tensors))
+
+
+def die_gathering(run, step):
+    """When this rank has gathered three of the tensors that make up the version."""
+    original, gathered = DTensor.full_tensor, []
+
+    def gather(tensor):
+        if run.version == step:
+            gathered.append(tensor)
+        if len(gathered) > 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(tensor)
+
+    DTensor.full_tensor = gather
+
+
 def change_a_byte(run, name):
     """Of the newest version in the memory called `name`, the largest one."""
     with open("/proc/self/maps") as maps:
@@ -269,6 +292,11 @@ def train(run):
         memory = {"memory_every_steps": 1 if args.in_memory else args.memory_every}
         memory |= {name: differs.pop(name) for name in memory if name in differs}
         run.checkpoint(*(keepstep.Destination(**(each | differs)) for each in destinations()), **memory)
+    if args.publish:
+        run.publish("weights", model, every_steps=args.publish)
+        run.evaluate(lambda step: note_weights(run, model), every_steps=args.publish)
+        if args.dies_gathering and run.rank == args.dies_gathering[0] and run.entry == "start":
+            die_gathering(run, args.dies_gathering[1])
     trained = run.ddp(model) if args.kind in ("ddp", "zero") else model
     if args.kind == "pp-ddp":
         wrapped = run.ddp(model, process_group=data.get_group(), broadcast_buffers=False)

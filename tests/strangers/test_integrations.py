@@ -310,7 +310,9 @@ def test_a_job_that_ended_goes_on_from_what_keepstep_saved(tmp_path, library, en
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("library", ["hf_recoverable", "accelerate_loop", "lightning_fit", "fabric_loop"])
+@pytest.mark.parametrize(
+    "library", ["hf_recoverable", "accelerate_loop", "lightning_fit", "fabric_loop", "lightning_sharded", "titan_train"]
+)
 def test_readers_of_its_weights_see_what_it_committed(tmp_path, library):
     def versions(name, inject, spares):
         found = {}

@@ -26,6 +26,9 @@ class CurrentRun(Protocol):
     def _form(self, what: str) -> None:
         """Waits for a rank and its peers, which are needed from here on: for `what`."""
 
+    def _join_for_collective(self, what: str) -> None:
+        """The same, if the function is in an entry that has set up its state; else nothing."""
+
 
 _current: CurrentRun | None = None
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-import keepstep.integrations.lightning  # noqa: F401
+from keepstep.integrations.lightning import KeepstepModelParallelStrategy
 
 # isort: split
 import lightning as L
@@ -11,7 +11,7 @@ import mine
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from lightning_fit import Data, Dies, Model, Told
+from lightning_fit import Data, Dies, Model, Slow, Told
 from torch.distributed.fsdp import fully_shard
 
 
@@ -31,10 +31,12 @@ class Sharded(Model):
 def main(chosen):
     L.seed_everything(7)
     saves = ModelCheckpoint(Path(chosen.out) / "checkpoints", "{step}", monitor="val_loss", save_last=True)
+    on_entry = mine.on_entry(chosen)
     trainer = L.Trainer(
         max_epochs=5, max_steps=chosen.until, accumulate_grad_batches=2, gradient_clip_val=1.0, val_check_interval=4,
-        log_every_n_steps=1, enable_progress_bar=False, accelerator="cpu", strategy="keepstep_model_parallel",
-        callbacks=[Dies(chosen), Told(chosen.out), saves, LearningRateMonitor()],
+        log_every_n_steps=1, enable_progress_bar=False, accelerator="cpu",
+        strategy=KeepstepModelParallelStrategy(on_entry=on_entry) if on_entry else "keepstep_model_parallel",
+        callbacks=[Dies(chosen), Slow(chosen.sleep), Told(chosen.out), saves, LearningRateMonitor()],
         logger=CSVLogger(chosen.out, version="csv"),
     )  # fmt: skip
     model = Sharded()

@@ -133,7 +133,7 @@ def configuration(chosen):
 
 
 def main(chosen):
-    trainer = recoverable(configuration(chosen))
+    trainer = recoverable(configuration(chosen), on_entry=mine.on_entry(chosen))
     trainer.train()
     trainer.close()
     if os.environ["RANK"] == "0":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.strategies.model_parallel import _setup_device_mesh
@@ -31,13 +31,14 @@ class KeepstepModelParallelStrategy(KeepstepStrategy):
 
     Ranks hold different parts, which keepstep copies to other ranks in every step (``run.setup(sharded=True)``). The
     model is built when this process has a rank, after ``on_fit_start``. Checkpoints are whole, on rank 0.
+    `on_entry`: see `KeepstepStrategy`.
     """
 
     strategy_name = "keepstep_model_parallel"
     builds_in_entry = True
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, on_entry: Callable[[Run], Any] | None = None) -> None:
+        super().__init__(on_entry=on_entry)
         if self.session.welcome.elastic:
             raise KeepstepError(
                 "KeepstepModelParallelStrategy: this version cannot recover an elastic job (--nnodes MIN:MAX or "
@@ -63,6 +64,8 @@ class KeepstepModelParallelStrategy(KeepstepStrategy):
             return fit.protected()
 
         run.setup(build, sharded=True)
+        if self._on_entry is not None:
+            self._on_entry(run)
         run._form("Trainer.fit")
         self.model = fit.trainer.lightning_module
 

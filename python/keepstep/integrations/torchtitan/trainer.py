@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torchtitan.config import Configurable
@@ -14,10 +15,14 @@ from keepstep.integrations.torchtitan.entry import Entry
 from keepstep.torch.runtime.run import Run
 
 
-def recoverable(config: Any) -> Any:
+def recoverable(config: Any, *, on_entry: Callable[[Run], Any] | None = None) -> Any:
     """In place of ``config.build()``: a trainer that loses no committed step under ``keepstep run``.
 
     It is built when this process has a rank, by `train`. Without ``keepstep run`` this is ``config.build()``.
+
+    Args:
+        on_entry: is called in every entry of the training function, when the trainer is built and before its loop
+            begins: for `Run.publish`, `Run.on` and the like. Not without ``keepstep run``.
 
     Raises:
         KeepstepError: something cannot be recovered; says what.
@@ -25,7 +30,7 @@ def recoverable(config: Any) -> Any:
     if session_or_none() is None:
         return Configurable.Config.build(config)  # which `__main__` replaces in Trainer.Config
     require_recoverable(config)
-    return RecoverableTrainer(config)
+    return RecoverableTrainer(config, on_entry)
 
 
 class RecoverableTrainer:
@@ -36,8 +41,9 @@ class RecoverableTrainer:
         trainer: torchtitan's; None before `train` built it.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, on_entry: Callable[[Run], Any] | None = None) -> None:
         self.config = config
+        self._on_entry = on_entry
         self.trainer: Any = None
 
     def train(self) -> None:
@@ -47,6 +53,8 @@ class RecoverableTrainer:
         def torchtitan_train(run: Run) -> None:
             state = run.setup(lambda: build(run, self.config), sharded=True)
             self.trainer = state.trainer
+            if self._on_entry is not None:
+                self._on_entry(run)
             entry = Entry(run, state)
             try:
                 state.trainer.train()

@@ -126,11 +126,13 @@ class RunHost:
                 "different states. Do it before step.commit, or say step.commit(..., communicates=True) if the "
                 "optimizer itself communicates, or has a closure that does."
             )
-        current = communication.current
-        if current is None or (side and current.comm.interrupted()):
+        if communication.current is None and not side and (run := current()) is not None:
+            run._join_for_collective(what)
+        ops = communication.current
+        if ops is None or (side and ops.comm.interrupted()):
             communication.side_threads.told()
             raise _engine.Interrupted(f"{what}: the generation ended")
-        return current, communication.generation
+        return ops, communication.generation
 
     def interruption(self, what: str) -> BaseException | None:
         side = in_side_thread()

@@ -1,32 +1,36 @@
 """``run.publish``: committed weights for processes that are no ranks (docs/design/publications.md).
 
 The first rank of each node copies them into a safetensors file in new memory, in a thread, while the next step
-computes; seals it, so that it can never change; and hands it to the agent, which outlives this process.
+computes; seals it, so that it can never change; and hands it to the agent, which outlives this process. What ranks hold
+in parts, as DTensors, they gather first, all together.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import sys
+import hashlib
+import json
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from keepstep._errors import KeepstepError
 from keepstep.checkpoint.safetensors import DTYPES, Layout, lay_out
 from keepstep.publications import MAX_NAME_BYTES
-from keepstep.torch.recovery import health
-from keepstep.torch.tensors.dtensor import is_dtensor
-from keepstep.torch.tensors.memory import dense
+from keepstep.torch.distributed import agreement
+from keepstep.torch.runtime.published_file import PublishedFile
+from keepstep.torch.tensors import dtensor
+from keepstep.torch.tensors.digest import digest
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 MAX_PUBLICATIONS = 64  # src/agent/publications/publication_service.h
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -37,21 +41,45 @@ class Publication:
     only_trained: bool
 
     def held(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        """The live tensors by name; and the other names of tied ones, each with the name that it is under."""
+        """The live tensors by name; and the other names of tied ones, each with the name that it is under.
+
+        For all ranks where state is sharded: hooks of ``state_dict()`` may gather tensors, as torchtitan's do.
+
+        Raises:
+            KeepstepError: a tensor has no place in the file, or there is none.
+        """
         frozen = {name for name, each in self.module.named_parameters(remove_duplicate=False) if not each.requires_grad}
         found: dict[str, torch.Tensor] = {}
         others: dict[str, str] = {}
-        first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
-        for name, tensor in self.module.state_dict().items():
+        first: dict[object, str] = {}
+        for name, tensor in self.module.state_dict(keep_vars=True).items():
             if not isinstance(tensor, torch.Tensor) or (self.only_trained and name in frozen):
                 continue
-            same = (tensor.data_ptr(), tensor.shape, tensor.stride())
+            # The part of a DTensor may be empty on one rank, and all ranks must find the same.
+            divided = dtensor.is_dtensor(tensor)
+            same = id(tensor) if divided else (tensor.data_ptr(), tensor.shape, tensor.stride())
             if tensor.numel() and same in first:
                 others[name] = first[same]
                 continue
+            if _dtype(tensor) not in DTYPES or tensor.layout is not torch.strided:
+                what = f"'{name}' ({tensor.dtype}, {tensor.layout})"
+                raise KeepstepError(f"run.publish({self.name!r}): {what} has no place in safetensors")
             first[same] = name
-            found[name] = tensor.detach()
+            found[name] = tensor
+        if not found:
+            raise KeepstepError(f"run.publish({self.name!r}): there is no tensor to publish")
         return found, others
+
+    def layout(self, held: dict[str, torch.Tensor], metadata: dict[str, str]) -> Layout:
+        """Of the file with `held`."""
+        return lay_out({name: (_dtype(tensor), tensor.shape) for name, tensor in held.items()}, metadata)
+
+    def mark(self) -> bytes:
+        """What must be the same on all ranks: the layout, and parameters that are no DTensors."""
+        held, others = self.held()
+        parameters = [each for each in held.values() if isinstance(each, torch.nn.Parameter)]
+        values = digest([each for each in parameters if not dtensor.is_dtensor(each)])
+        return json.dumps([self.name, self.every_steps, values]).encode() + self.layout(held, others).header
 
 
 class Publications:
@@ -79,21 +107,10 @@ class Publications:
             raise KeepstepError(f"{what}: it is published already in this entry; give this one another name")
         if not self._run._loops.first:
             raise KeepstepError(f"{what} comes too late: call it in every entry, before run.steps")
-        held, _ = publication.held()
         known = {id(each) for module in self._run._registry.modules() for each in module.parameters()}
         for path, parameter in publication.module.named_parameters():
             if id(parameter) not in known:
                 raise KeepstepError(f"{what}: '{path}' is not protected; publish what build() returned")
-        if not held:
-            raise KeepstepError(f"{what}: there is no tensor to publish")
-        for path, tensor in held.items():
-            if is_dtensor(tensor):
-                raise KeepstepError(
-                    f"{what}: '{path}' is divided among ranks; only what every rank has whole can be published. "
-                    "Save it by run.checkpoint, and read that"
-                )
-            if str(tensor.dtype).removeprefix("torch.") not in DTYPES or tensor.layout is not torch.strided:
-                raise KeepstepError(f"{what}: '{path}' ({tensor.dtype}, {tensor.layout}) has no place in safetensors")
         self._all[publication.name] = publication
 
     def clear(self) -> None:
@@ -105,34 +122,60 @@ class Publications:
 
         The agent ignores a version that it has.
         """
-        self._publish(version, [each for each in self._all.values() if self._new or version % each.every_steps == 0])
+        if not self._all or self._run.rehearsing:
+            return
+        new = self._new and self._first_of_node()
+        if self._run._shards.wanted:
+            new = self._agree(new)
+        self._publish(version, [each for each in self._all.values() if new or version % each.every_steps == 0])
 
     def after(self, version: int) -> None:
         """All ranks committed `version`."""
         self._publish(version, [each for each in self._all.values() if version % each.every_steps == 0])
 
-    def _publish(self, version: int, due: list[Publication]) -> None:
+    def _first_of_node(self) -> bool:
         given = self._session.assignment
-        if not due or self._run.rehearsing or given is None or given.environment["LOCAL_RANK"] != "0":
-            return
-        self._new = False
-        files = []
-        for each in due:
-            held, others = each.held()
-            parameters = {one.untyped_storage().data_ptr() for one in each.module.parameters()}
-            # What is no parameter may change in the next forward pass, while the thread copies.
-            held = {
-                name: tensor if tensor.untyped_storage().data_ptr() in parameters else tensor.clone()
-                for name, tensor in held.items()
-            }
-            layout = lay_out(
-                {name: (str(tensor.dtype).removeprefix("torch."), tensor.shape) for name, tensor in held.items()},
-                {**others, "format": "pt", "keepstep.step": str(version)},
+        return given is not None and given.environment["LOCAL_RANK"] == "0"
+
+    def _agree(self, new: bool) -> bool:
+        """Whether it is true on any rank. All ranks must publish the same, in the same order."""
+        marks = hashlib.sha256(b"".join(each.mark() for each in self._all.values()))
+        rows = agreement.numbers_of_ranks(int.from_bytes(marks.digest()[:6], "little"), new)
+        self._run._check_interrupted()
+        if others := [rank for rank, row in enumerate(rows) if row[0] != rows[0][0]]:
+            raise KeepstepError(
+                f"run.publish({', '.join(map(repr, self._all))}): rank {others[0]} would publish other tensors than "
+                "rank 0. What ranks hold in parts must be DTensors; stages of a pipeline, and Megatron's slices of a "
+                "tensor, cannot be put together. Save the state by run.checkpoint, and read that"
             )
-            files.append((each.name, layout, held))
+        return any(row[1] for row in rows)
+
+    def _publish(self, version: int, due: list[Publication]) -> None:
+        if not due or self._run.rehearsing:
+            return
+        first = self._first_of_node()
+        if not first and not self._run._shards.wanted:
+            return
         self.wait_copied()
-        self._copies = threading.Thread(target=self._copy, args=(version, files), name="keepstep-publish", daemon=True)
-        self._copies.start()
+        copies: list[tuple[PublishedFile, dict[str, torch.Tensor]]] = []
+        try:
+            for each in due:
+                held, others = each.held()
+                metadata = {**others, "format": "pt", "keepstep.step": str(version)}
+                file = PublishedFile(each.name, version, each.layout(held, metadata)) if first else None
+                rest = _gather(held, file)
+                if file is not None:
+                    copies.append((file, rest))
+            if self._run._shards.wanted:
+                self._run._check_interrupted()  # what was gathered may not be complete then
+        except BaseException:
+            for file, _ in copies:
+                file.close()
+            raise
+        if first:
+            self._new = False
+            self._copies = threading.Thread(target=self._copy, args=(copies,), name="keepstep-publish", daemon=True)
+            self._copies.start()
 
     def wait_copied(self) -> None:
         """Called before protected state changes: waits until it is no longer read."""
@@ -140,42 +183,24 @@ class Publications:
             self._copies.join()
             self._copies = None
 
-    def _copy(self, version: int, files: list[tuple[str, Layout, dict[str, torch.Tensor]]]) -> None:
-        for name, layout, held in files:
-            try:
-                if layout.bytes > health.available_bytes():
-                    raise KeepstepError(f"{layout.bytes} bytes of memory are needed, and there are fewer")
-                fd = os.memfd_create("keepstep-publication", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-                _open.add(fd)
-                try:
-                    _write(fd, layout.header, 0)
-                    for each, tensor in held.items():
-                        raw = dense(tensor.cpu()).reshape(-1).view(torch.uint8)
-                        _write(fd, raw.numpy().data, layout.tensors[each].begin)
-                    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-                    self._session.engine.tell_publication(name, version, fd)
-                finally:
-                    _open.discard(fd)
-                    os.close(fd)
-            except Exception as error:  # training goes on
-                print(f"keepstep: step {version} of '{name}' was not published: {error}", file=sys.stderr)
+    def _copy(self, copies: list[tuple[PublishedFile, dict[str, torch.Tensor]]]) -> None:
+        for file, held in copies:
+            for name, tensor in held.items():
+                file.add(name, tensor)
+            file.hand_over(self._session.engine)
+            file.close()
 
 
-_open: set[int] = set()  # a process that is forked meanwhile, for loading data, must not keep that memory
-
-
-def _close_in_child() -> None:
-    for fd in _open:
-        os.close(fd)
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-def _write(fd: int, data: bytes | memoryview, at: int) -> None:
-    """Not through a mapping, which would keep the file from being sealed against writing."""
-    left = memoryview(data)
-    while left:
-        done = os.pwrite(fd, left, at)
-        left, at = left[done:], at + done
+def _gather(held: dict[str, torch.Tensor], file: PublishedFile | None) -> dict[str, torch.Tensor]:
+    """Writes what is divided among ranks, one tensor after another; all ranks take part. Returns the rest of `held`."""
+    rest = {}
+    for name, tensor in held.items():
+        if dtensor.is_dtensor(tensor):
+            part: Any = tensor.detach()
+            whole = part.full_tensor()
+            if file is not None:
+                file.add(name, whole)
+        elif file is not None:
+            # What is no parameter may change in the next forward pass, while a thread copies.
+            rest[name] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
+    return rest

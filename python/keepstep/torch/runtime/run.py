@@ -107,7 +107,6 @@ class Run:
         self._capsule: Capsule | None = None
         self._states: dict[str, State] = {}  # what run.setup built, by name
         self._states_of_rank: set[str] = set()  # names of those that need a rank to be built
-        self._sharded_states = False  # ranks hold different parts of one
         self._set_up: set[str] = set()  # their names, in this entry
         self._spoilt: rehearsal.Spoilt | None = None  # by this process's rehearsal
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
@@ -305,7 +304,6 @@ class Run:
         replicas.keep_groups()
         pipelining.remember()
         if sharded:
-            self._sharded_states = True
             self._shards.built_by_rank()
             self._engine.built()
         return built
@@ -613,7 +611,6 @@ class Run:
             self._shards.protect(number)
         if self._checkpoints is not None:
             self._checkpoints.after_step(number, all_flags, self._capsule_ids())
-        self._publications.after(number)
         step._global_loss = engine.mean_loss(number)
         if isinstance(step, Step) and not self._shards.wanted:  # of a pipeline only the last stage has a loss
             self._without_loss.after(step)
@@ -622,6 +619,7 @@ class Run:
         self._checks.after()
         if self._rechecks is not None:
             self._rechecks.after(number)
+        self._publications.after(number)
 
     def _ask(self, veto: Callable[[Any], str | bool | None], step: OpenStep) -> int:
         """The flags of this rank's vote."""
@@ -703,8 +701,8 @@ class Run:
 
         Processes that are no ranks, such as evaluators and rollout workers, read them by `keepstep.subscribe`: whole
         versions only, mapped from memory on the job's machines. Each node holds the newest version in main memory,
-        beside those that a reader still has. Copying is done in the background of the next step. Call it in every
-        entry, after ``run.setup`` and before ``run.steps``.
+        beside those that a reader still has. Copying is done in the background of the next step; DTensors are gathered
+        first, by all ranks. Call it in every entry, on all ranks, after ``run.setup`` and before ``run.steps``.
 
         Args:
             name: what subscribers ask for.
@@ -713,7 +711,8 @@ class Run:
             only_trained: leave out parameters that do not require gradients, such as the base of a LoRA model.
 
         Raises:
-            KeepstepError: a tensor is divided among ranks; ranks hold different modules.
+            KeepstepError: a tensor cannot be published. Whether ranks hold different modules, as the stages of a
+                pipeline, is found when the loop begins.
         """
         if module is None:
             modules = [each for state in self._states.values() for each in protected_fields(state).values()]
@@ -724,11 +723,6 @@ class Run:
                     f"run.publish({name!r}, state.model, every_steps={every_steps})"
                 )
             (module,) = modules
-        if self._sharded_states:
-            raise KeepstepError(
-                f"run.publish({name!r}): run.setup(sharded=True) lets ranks hold different parts; only what every rank "
-                "has whole can be published. Save it by run.checkpoint, and read that"
-            )
         self._publications.add(Publication(name, module, every_steps, only_trained))
 
     @contextmanager
@@ -885,6 +879,11 @@ class Run:
             self._session.rehearsal.enter()
         else:
             self._join()
+
+    def _join_for_collective(self, what: str) -> None:
+        """`what` comes first of all that needs peers: ``run.setup(sharded=True)`` made the process group already."""
+        if self._set_up:
+            self._form(what)
 
     def _get_ready(self) -> None:
         if not self._ready:
