@@ -6,6 +6,8 @@ import os
 import struct
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import keepstep
 from common import digest
@@ -16,6 +18,7 @@ parser.add_argument("--until", type=int, default=12)
 parser.add_argument("--saves")
 parser.add_argument("--memory", action="store_true", help="with --saves: also copies in the agents' memory")
 parser.add_argument("--base", choices=["kept", "differs", "averaged", "averaged through data"], default="kept")
+parser.add_argument("--shard", action="store_true", help="by fully_shard")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
 
@@ -48,25 +51,28 @@ class Adapted(torch.nn.Module):
             self.average.weight.data.lerp_(self.down.weight.data, 0.5)
 
 
-def build():
+def build(run):
     model = Adapted()
     if args.base == "differs":
         model.base.weight.data += os.getpid() % 1000 + 1
+    if args.shard:
+        fully_shard(model, mesh=init_device_mesh("cpu", (run.world_size,)))
     return keepstep.State(model=model, optimizer=torch.optim.AdamW([*model.down.parameters(), *model.up.parameters()]))
 
 
 @keepstep.recoverable
 def train(run):
-    state = run.setup(build)
+    state = run.setup(lambda: build(run), sharded=args.shard)
     if args.saves:
         run.checkpoint(keepstep.Destination(args.saves, every_steps=4), memory_every_steps=1 if args.memory else None)
-    model = run.ddp(state.model)
+    model = state.model if args.shard else run.ddp(state.model)
     for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=args.until):
         for x in step:
             step.backward(model(x).square().mean())
         step.commit(state.optimizer.step, state.model.follow)
         step.log(bits=struct.pack("<d", step.loss).hex())
-    note = {"rank": run.rank, "final": digest(state.model.parameters()), "version": run.version}
+    parts = [each.to_local() if args.shard else each for each in state.model.parameters()]
+    note = {"rank": run.rank, "final": digest(parts), "version": run.version}
     log.write(json.dumps(note | {"copied": run.shard_counts().bytes}) + "\n")
 
 

@@ -43,6 +43,7 @@ parser.add_argument("--equal-names", action="store_true", help="each stage count
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--samples", type=int, default=512)
 parser.add_argument("--plain", action="store_true", help="nothing in the model differs from rank to rank")
+parser.add_argument("--frozen", action="store_true", help="one layer, which no optimizer has")
 parser.add_argument("--note-ids", action="store_true", help="write down the samples of each attempt at a step")
 parser.add_argument("--gate", help="a file; while it is there, a process that starts waits")
 parser.add_argument("--digests", action="store_true", help="of the whole state, before and after each step")
@@ -144,6 +145,8 @@ def build_pipeline(run):
 def build(run):
     """The model, the optimizer, the mesh and its part that divides the samples."""
     model = Model(args.width)
+    if args.frozen:
+        model.blocks[1].requires_grad_(False)
     mesh = data = None
     if args.kind == "fsdp":
         mesh = data = init_device_mesh("cpu", (run.world_size,))
@@ -165,7 +168,7 @@ def build(run):
 
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5))
     state = keepstep.State(model=model, optimizer=optimizer, schedule=schedule)
     return state.with_unprotected(mesh=None, pipes=None, data=data)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from fsdp2 import needs_fsdp2
 from harness import JOBS, finish, start
 
 TRAINED = 2 * 512 * 4 * 3  # two adapters, and two moments of each
@@ -12,10 +13,10 @@ SMALL = 4096  # step counters, and the like
 KILLS = ["kill:rank=1,step=4,phase=backward", "kill:rank=0,step=9,phase=update"]
 
 
-def run_adapted(folder, *words, inject=()):
+def run_adapted(folder, *words, inject=(), world=2):
     injected = [part for text in inject for part in ("--inject", text)]
     process, command = start(
-        folder, JOBS / "adapted.py", "--out", folder, *words, spares=1 if inject else 0, options=injected
+        folder, JOBS / "adapted.py", "--out", folder, *words, world=world, spares=1 if inject else 0, options=injected
     )  # fmt: skip
     return finish(folder, process, command)
 
@@ -58,22 +59,43 @@ def test_copies_in_memory_have_the_adapters_and_all_ranks_may_die(tmp_path, base
     assert len(copied) == 2 and all(least <= size < least + SMALL for size in copied), (copied, job.explain())
 
 
-def test_a_base_that_differs_between_ranks_is_named(tmp_path):
-    job = run_adapted(tmp_path, "--base", "differs")
+@needs_fsdp2
+@pytest.mark.parametrize("base", ["kept", pytest.param("averaged", marks=pytest.mark.long)])
+def test_under_fsdp2_only_the_adapters_are_copied(tmp_path, base):
+    """Each rank holds a part of the base, and builds it again."""
+    words = ["--shard", "--base", base]
+    both = [f"kill:rank={rank},step=9,phase=backward" for rank in (0, 1)]
+    reference = run_adapted(tmp_path / "undisturbed", *words)
+    job = run_adapted(tmp_path / "killed", *words, inject=["kill:rank=1,step=4,phase=update", *both])
+    assert (job.exit_code, reference.exit_code) == (0, 0), job.explain()
+    assert bits(job) == bits(reference) and len(bits(job)) == 12, job.explain()
+    assert finals(job) == finals(reference), job.explain()
+    copied = sum(note["copied"] for note in job.notes if "copied" in note)
+    least = TRAINED + (0 if base == "kept" else AVERAGE)
+    assert least <= copied < least + SMALL, (copied, job.explain())
+
+
+@pytest.mark.parametrize("words", [(), pytest.param(("--shard",), marks=needs_fsdp2)])
+def test_a_base_that_differs_between_ranks_is_named(tmp_path, words):
+    """Parts of it differ anyway, so there a replacement finds it."""
+    job = run_adapted(tmp_path, "--base", "differs", *words, inject=KILLS[:1] if words else ())
     assert job.exit_code == 1, job.explain()
     assert re.search(r"the frozen parameter 'model/base.weight' has other values here", job.output), job.explain()
 
 
 @pytest.mark.long
-def test_a_checkpoint_has_the_adapters_and_knows_its_base(tmp_path):
-    reference = run_adapted(tmp_path / "undisturbed")
+@pytest.mark.parametrize("words", [(), pytest.param(("--shard",), marks=needs_fsdp2)])
+def test_a_checkpoint_has_the_adapters_and_knows_its_base(tmp_path, words):
+    reference = run_adapted(tmp_path / "undisturbed", *words)
     saves = tmp_path / "saves"
-    first = run_adapted(tmp_path / "first", "--saves", saves, "--until", 8)
-    second = run_adapted(tmp_path / "second", "--saves", saves)
+    first = run_adapted(tmp_path / "first", *words, "--saves", saves, "--until", 8)
+    second = run_adapted(tmp_path / "second", *words, "--saves", saves)
     assert (first.exit_code, second.exit_code) == (0, 0), f"{first.explain()}{second.explain()}"
     assert bits(first) + bits(second) == bits(reference), second.explain()
     assert finals(second) == finals(reference)
     largest = max(path.stat().st_size for path in saves.rglob("*") if path.is_file())
     assert largest < 512 * 512 * 4 / 10, "the base was saved"
-    other = run_adapted(tmp_path / "other", "--saves", saves, "--until", 16, "--base", "differs")
+    more = run_adapted(tmp_path / "more", *words, "--saves", saves, "--until", 16, world=4)
+    assert more.exit_code == 0 and [step for step, _ in bits(more)] == [13, 14, 15, 16], more.explain()
+    other = run_adapted(tmp_path / "other", *words, "--saves", saves, "--until", 20, "--base", "differs", world=4)
     assert other.exit_code == 1 and "or in the checkpoint" in other.output, other.explain()

@@ -7,7 +7,7 @@ import pytest
 from harness import JOBS, finish, json_lines, start
 from keepstep.report.journal import read_run
 from several_nodes import finish_nodes, start_nodes
-from user_scripts import run_script
+from user_scripts import run_script, training
 
 FUNCTIONS = {"pretrain": 6, "finetune": 8, "again": 4}
 
@@ -35,6 +35,19 @@ def losses(folder):
 
 def said(folder, key):
     return [line[key] for lines in notes(folder).values() for line in lines if key in line]
+
+
+def test_what_is_logged_after_the_loop_belongs_to_its_last_step(tmp_path):
+    lines = [
+        "state = run.setup(lambda: keepstep.State(model=torch.nn.Linear(4, 4)))",
+        "for step in run.steps(Data(), global_batch=4, micro_batch=2, last_step=3):",
+        "    for x in step: step.add_loss(x.sum())",
+        "    step.commit()",
+        "step.log(after=run.rank + 7)",
+    ]
+    job = run_script(tmp_path, training(*lines))
+    assert job.exit_code == 0, job.explain()
+    assert [line.get("after") for line in job.metrics] == [None, None, 7], job.explain()
 
 
 @pytest.fixture(scope="module")

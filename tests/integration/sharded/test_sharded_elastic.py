@@ -63,6 +63,14 @@ def test_ranks_come_and_go_in_a_sharded_job(tmp_path):
 
 
 @pytest.mark.long
+def test_a_frozen_layer_is_built_for_each_size(tmp_path):
+    with sharded(tmp_path / "elastic", "--frozen") as job:
+        job.shrink_grow_and_lose_a_rank()
+        done = job.stop()
+    assert_nothing_was_lost(done, tmp_path, "--frozen")
+
+
+@pytest.mark.long
 def test_the_elastic_issues_sequence(tmp_path):
     with sharded(tmp_path / "elastic") as job:
         done = job.go_through_sizes()

@@ -642,7 +642,7 @@ class Run:
 
     def _log(self, number: int, values: dict[str, Any]) -> None:
         """`Step.log`, also during an evaluation."""
-        if number != self._step_now:
+        if number != (self._step_now or self.version):
             raise KeepstepError(f"step {number} is over; call step.log before the next step begins")
         text = log_values.object_text(values)
         if len(text) > MAX_LOG_BYTES:

@@ -6,6 +6,8 @@ A module that is frozen as a whole does not count: averaged weights and target n
 a module that is trained in part, a parameter is frozen if it needs no gradient, no protected optimizer has it, and it
 is as it was when it was registered. One that changes later is protected like any other from then on. So is one that an
 earlier training function of the script trained: a process that comes later cannot build it.
+
+Of a DTensor each process has a part. Its digest is compared where another process has the same part.
 """
 
 from __future__ import annotations
@@ -31,13 +33,12 @@ class _Seen:
     """A parameter when it was registered. `here`: a digest that only this device can repeat."""
 
     parameter: torch.Tensor
-    version: int
-    address: int
+    mark: tuple[int, int]
     digest: str
     here: int
 
     def unchanged(self) -> bool:
-        return self.parameter._version == self.version and self.parameter.data_ptr() == self.address
+        return _mark(self.parameter) == self.mark
 
 
 class Frozen:
@@ -53,8 +54,8 @@ class Frozen:
         for key, each in parameters.items():
             if torch.nn.parameter.is_lazy(each):
                 continue  # it has no values yet, and is refused when it is flattened
-            now = (each._version, each.data_ptr())
-            could_be = in_part and not each.requires_grad and not dtensor.is_dtensor(each) and each.numel() > 0
+            now = _mark(each)
+            could_be = in_part and not each.requires_grad and each.numel() > 0
             if _registered.setdefault(each, now if could_be else None) == now:
                 self._seen[f"{name}/{key}"] = _seen(each)
 
@@ -80,7 +81,8 @@ class Frozen:
 
     def require_same(self, digests: Mapping[str, str]) -> None:
         """Raises KeepstepError if a parameter that is frozen there has other values here."""
-        differ = [name for name, each in digests.items() if name in self._seen and self._seen[name].digest != each]
+        known = {name: seen.digest for name, seen in self._seen.items()}
+        differ = [name for name, each in digests.items() if _differ(known.get(name, each), each)]
         if differ:
             more = f" and {len(differ) - 1} more" if len(differ) > 1 else ""
             raise KeepstepError(
@@ -106,12 +108,27 @@ class Frozen:
         self.adopt(changed)
 
 
+def _mark(parameter: torch.Tensor) -> tuple[int, int]:
+    """The version counter and the address of what this process holds of it: a change shows in one of them."""
+    held = dtensor.local(parameter)
+    return held._version, held.data_ptr()
+
+
 def _seen(parameter: torch.Tensor) -> _Seen:
-    value = of_bytes(parameter)
-    here = value if parameter.device.type == "cpu" else _here(parameter)
-    return _Seen(parameter, parameter._version, parameter.data_ptr(), f"{value % 2**64:016x}", here)
+    held = dtensor.local(parameter)
+    value = of_bytes(held)
+    digest = f"{value % 2**64:016x}"
+    if held is not parameter:
+        digest += f" of {list(held.shape)} at {dtensor.offsets(parameter)[1]}"
+    return _Seen(parameter, _mark(parameter), digest, value if held.device.type == "cpu" else _here(parameter))
+
+
+def _differ(mine: str, theirs: str) -> bool:
+    """Whether two digests are of the same part, with other values."""
+    return mine != theirs and mine.partition(" ")[2] == theirs.partition(" ")[2]
 
 
 def _here(parameter: torch.Tensor) -> int:
     """Without a copy from a device."""
-    return of_bytes(parameter) if parameter.device.type == "cpu" else on_device([parameter.detach()])
+    held = dtensor.local(parameter)
+    return of_bytes(held) if held.device.type == "cpu" else on_device([held.detach()])

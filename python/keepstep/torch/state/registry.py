@@ -189,6 +189,7 @@ class Registry:
         if names := self.frozen_names():
             for name in names:
                 del flat.tensors[name]
+                flat.dtensors.pop(name, None)
             flat.values[FROZEN] = self.frozen.digests(names)
         return flat
 
