@@ -5,6 +5,7 @@ import re
 import pytest
 
 from harness import JOBS, PHASES, assert_survivors_kept_their_process, finish, start
+from user_scripts import run_script, training
 
 STEPS = 20  # 3 epochs of 13 batches, 2 in each step
 KILLS = ["kill:rank=1,step=3,phase=backward", "kill:rank=0,step=7,phase=update", "kill:rank=1,step=9,phase=between"]
@@ -123,6 +124,24 @@ def test_a_loop_that_a_notice_stopped_goes_on_from_its_checkpoint(tmp_path):
         assert of_ranks(first, what) + of_ranks(second, what) == of_ranks(reference, what), second.explain()
     assert [n["version"] for n in second.notes if "entry" in n] == [9, 9]
     assert second.finals()[0]["final"] == reference.finals()[0]["final"]
+
+
+def test_gradients_are_there_until_the_next_step_begins(tmp_path):
+    """A loop may look at them after `optimizer.step()`. A replacement begins the next step without, so all ranks do."""
+    lines = [
+        "model = torch.nn.Linear(4, 1)",
+        "state = run.setup(lambda: keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)))",
+        "loader = torch.utils.data.DataLoader(Data(), batch_size=4)",
+        "trained, optimizer, loader = run.prepare(state.model, state.optimizer, loader, last_step=4)",
+        "for x in loader:",
+        "    assert model.weight.grad is None",
+        "    trained(x).square().mean().backward()",
+        "    optimizer.step()",
+        "    assert model.weight.grad.norm() > 0",
+    ]
+    job = run_script(tmp_path, training(*lines))
+    assert job.exit_code == 0 and len(job.metrics) == 4, job.explain()
+    assert not job.events("fault_detected"), job.explain()
 
 
 def test_an_order_that_nothing_fixes_is_refused(tmp_path):

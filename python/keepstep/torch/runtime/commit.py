@@ -62,7 +62,6 @@ class Commit:
         except BaseException:
             self._engine.drop_state()
             raise
-        self._registry.drop_gradients()
         self._end(number)
         return all_flags
 
@@ -87,7 +86,6 @@ class Commit:
             snapshot.restore()
             self._before = self.versions()  # nothing was changed
         move_on()
-        self._registry.drop_gradients()
         self._end(number)
         return all_flags
 

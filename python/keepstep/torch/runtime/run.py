@@ -607,6 +607,8 @@ class Run:
         all_flags = commit(update, number, functools.partial(self._vote, flags), step._move_position)
         step.vetoed = bool(all_flags & FLAG_VETO)
         step.committed = True
+        if not step.keeps_gradients:
+            self._registry.drop_gradients()
         if self._shards.wanted:
             self._shards.protect(number)
         if self._checkpoints is not None:

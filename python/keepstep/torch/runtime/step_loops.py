@@ -94,6 +94,8 @@ class StepLoops:
     def open(self, step: OpenStep) -> None:
         """The body of the loop computes `step` from here on."""
         self.step = step
+        if step.keeps_gradients:
+            self._run._registry.drop_gradients()  # of the step before: no replacement has them
         self._run._checks.before(step.number)
         self._run._committed.begin_step()
 

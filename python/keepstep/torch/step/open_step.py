@@ -45,7 +45,10 @@ class OpenStep(CommittedStep):
         vetoed: after the commit: whether a rank vetoed the update, so nothing changed (``step.commit(..., veto=...)``).
         voted: whether this rank has voted on it.
         committed: whether all ranks have committed it.
+        keeps_gradients: whether the loop still sees its gradients after the commit, until the next step begins.
     """
+
+    keeps_gradients = True
 
     def __init__(self, run: Run, number: int, sample_ids: list[int]) -> None:
         super().__init__(run, number)

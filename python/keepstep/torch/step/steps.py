@@ -33,6 +33,8 @@ class Step(OpenStep):
             (``run.ddp(model, reproducible=True)``).
     """
 
+    keeps_gradients = False
+
     def __init__(self, run: Run, plan: BatchPlan, number: int, position: torch.Tensor | None) -> None:
         super().__init__(run, number, plan.samples(number))
         self._plan = plan
