@@ -1,23 +1,26 @@
 """Adapters on a frozen base that is much larger: what is sent, copied and saved, and how the base may be wrong."""
 
 import argparse
+import functools
 import json
 import os
 import struct
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import keepstep
 from common import digest
 
+BASES = ["kept", "differs", "averaged", "averaged through data", "scaled at step 5", "a row through data"]
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", required=True)
 parser.add_argument("--until", type=int, default=12)
 parser.add_argument("--saves")
 parser.add_argument("--memory", action="store_true", help="with --saves: also copies in the agents' memory")
-parser.add_argument("--base", choices=["kept", "differs", "averaged", "averaged through data"], default="kept")
+parser.add_argument("--base", choices=BASES, default="kept")
 parser.add_argument("--shard", action="store_true", help="by fully_shard")
 args = parser.parse_args()
 log = open(os.path.join(args.out, f"{os.getpid()}.jsonl"), "a", buffering=1)
@@ -42,13 +45,21 @@ class Adapted(torch.nn.Module):
     def forward(self, x):
         return self.base(x) + self.up(self.down(x) + 0.1 * self.average(x))
 
-    def follow(self):
-        """The average comes nearer to what is trained, as part of the update."""
+    def follow(self, step):
+        """What the update does to parameters that no optimizer has: the average comes nearer to what is trained."""
         if args.base == "averaged":
             with torch.no_grad():
                 self.average.weight.lerp_(self.down.weight, 0.5)
         elif args.base == "averaged through data":
             self.average.weight.data.lerp_(self.down.weight.data, 0.5)
+        elif args.base == "scaled at step 5" and step == 5:
+            with torch.no_grad():
+                self.base.weight.mul_(0.5)
+        elif args.base == "a row through data":  # the first, which only one rank has
+            held = self.base.weight.data
+            held = held.to_local() if args.shard else held
+            if not args.shard or dist.get_rank() == 0:
+                held[0] += 0.1
 
 
 def build(run):
@@ -69,7 +80,7 @@ def train(run):
     for step in run.steps(Numbers(), global_batch=8, micro_batch=2, last_step=args.until):
         for x in step:
             step.backward(model(x).square().mean())
-        step.commit(state.optimizer.step, state.model.follow)
+        step.commit(state.optimizer.step, functools.partial(state.model.follow, step.number))
         step.log(bits=struct.pack("<d", step.loss).hex())
     parts = [each.to_local() if args.shard else each for each in state.model.parameters()]
     note = {"rank": run.rank, "final": digest(parts), "version": run.version}

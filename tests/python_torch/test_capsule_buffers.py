@@ -75,10 +75,10 @@ def test_a_buffer_that_was_none_may_come_and_one_that_is_registered_later_may_no
     mine = Process()
     rechecks = Rechecks(mine.registry)
     mine.model[0].seen = torch.ones(2)
-    rechecks.after(1)
+    rechecks.after(1, adopts=lambda here, known: here)
     mine.model[0].register_buffer("more", torch.ones(1))
     with pytest.raises(KeepstepError, match=r"'model/0\.more' float32\[1\] was added by step 2"):
-        rechecks.after(2)
+        rechecks.after(2, adopts=lambda here, known: here)
 
 
 def test_a_parameter_of_another_shape_or_gone_is_named() -> None:
@@ -86,12 +86,12 @@ def test_a_parameter_of_another_shape_or_gone_is_named() -> None:
     rechecks = Rechecks(mine.registry)
     mine.model[0].weight = torch.nn.Parameter(torch.zeros(3, 2))
     with pytest.raises(KeepstepError, match=r"'model/0\.weight' is float32\[3, 2\] by step 1; .*: float32\[2, 2\]"):
-        rechecks.after(1)
+        rechecks.after(1, adopts=lambda here, known: here)
     mine = Process()
     rechecks = Rechecks(mine.registry)
     mine.model[0].bias = None
     with pytest.raises(KeepstepError, match=r"'model/0\.bias' float32\[2\] was removed by step 1"):
-        rechecks.after(1)
+        rechecks.after(1, adopts=lambda here, known: here)
 
 
 def test_after_the_first_commits_looks_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_after_the_first_commits_looks_are_rare(monkeypatch: pytest.MonkeyPatch)
     clock = iter(range(100, 10_000_000, 1))  # each look at it takes a second
     monkeypatch.setattr("keepstep.torch.integrity.rechecks.time.monotonic", lambda: next(clock))
     for step in range(1, 500):
-        rechecks.after(step)
+        rechecks.after(step, adopts=lambda here, known: here)
     assert len(looks) == 3  # what took a second may be done again after a thousand
     for step in range(500, 1100):
-        rechecks.after(step)
+        rechecks.after(step, adopts=lambda here, known: here)
     assert len(looks) == 4

@@ -80,11 +80,11 @@ def test_a_change_through_data_is_found_in_the_first_steps_and_later_ends_the_jo
     registry = registered(model, optimizer)
     model["base"].weight.data.add_(1)
     assert registry.frozen_names() == BASE
-    registry.frozen.recheck(1, registry.updated(), may_adopt=True)
+    registry.frozen.recheck(1, registry.updated(), adopts=lambda here, known: here)
     assert registry.frozen_names() == {"model/base.bias"}
     model["base"].bias.data.add_(1)
     with pytest.raises(KeepstepError, match=r"'model/base.bias' was changed through .data by step 9"):
-        registry.frozen.recheck(9, registry.updated(), may_adopt=False)
+        registry.frozen.recheck(9, registry.updated(), adopts=None)
 
 
 def test_what_an_earlier_function_trained_is_sent_and_what_was_frozen_there_is_not():

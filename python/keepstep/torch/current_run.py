@@ -26,8 +26,8 @@ class CurrentRun(Protocol):
     def _form(self, what: str) -> None:
         """Waits for a rank and its peers, which are needed from here on: for `what`."""
 
-    def _join_for_collective(self, what: str) -> None:
-        """The same, if the function is in an entry that has set up its state; else nothing."""
+    def _require_peers(self, what: str) -> None:
+        """Raises KeepstepError in an entry that has set up its state, and not yet joined."""
 
 
 _current: CurrentRun | None = None

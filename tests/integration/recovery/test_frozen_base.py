@@ -59,6 +59,37 @@ def test_copies_in_memory_have_the_adapters_and_all_ranks_may_die(tmp_path, base
     assert len(copied) == 2 and all(least <= size < least + SMALL for size in copied), (copied, job.explain())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--shard",), marks=needs_fsdp2),
+        pytest.param(("--memory", "--saves", "saves"), marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("phase", ["update", pytest.param("after_vote", marks=pytest.mark.long)])
+def test_a_step_that_changes_the_base_and_is_taken_back_changes_it_once(tmp_path, words, phase):
+    """No copy has the base as it was before: a survivor that has changed it is replaced, too."""
+    words = ["--base", "scaled at step 5", *words]
+    words = [tmp_path / word if word == "saves" else word for word in words]
+    reference = run_adapted(tmp_path / "undisturbed", "--base", "scaled at step 5", *words[2:3])
+    job = run_adapted(tmp_path / "killed", *words, inject=[f"kill:rank=1,step=5,phase={phase}"])
+    assert (job.exit_code, reference.exit_code) == (0, 0), job.explain()
+    assert bits(job) == bits(reference) and len(bits(job)) == 12, job.explain()
+    assert finals(job) == finals(reference), job.explain()
+
+
+@needs_fsdp2
+@pytest.mark.long
+def test_all_ranks_protect_a_base_that_one_of_them_changes(tmp_path):
+    """So that a checkpoint is whole."""
+    words = ["--shard", "--base", "a row through data", "--saves"]
+    reference = run_adapted(tmp_path / "undisturbed", *words, tmp_path / "whole")
+    first = run_adapted(tmp_path / "first", *words, tmp_path / "saves", "--until", 8, inject=KILLS[:1])
+    second = run_adapted(tmp_path / "second", *words, tmp_path / "saves")
+    assert (reference.exit_code, first.exit_code, second.exit_code) == (0, 0, 0), first.explain()
+    assert bits(first) + bits(second) == bits(reference) and finals(second) == finals(reference), second.explain()
+
+
 @needs_fsdp2
 @pytest.mark.parametrize("base", ["kept", pytest.param("averaged", marks=pytest.mark.long)])
 def test_under_fsdp2_only_the_adapters_are_copied(tmp_path, base):

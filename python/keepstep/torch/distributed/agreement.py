@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Collection
+
 import torch
 import torch.distributed as dist
 
@@ -32,6 +35,22 @@ def numbers_of_ranks(*values: float) -> list[list[float]]:
     dist.all_reduce(table)
     numbers: list[list[float]] = table.tolist()
     return numbers
+
+
+def names_on_any_rank(here: Collection[str], known: Collection[str]) -> set[str]:
+    """Those of `known` that are `here` on any rank. Where ranks know different names and any is `here`, all of them."""
+    order = sorted(known)
+    digest = hashlib.sha256("\n".join(order).encode()).digest()
+    rows = numbers_of_ranks(int.from_bytes(digest[:6], "little"), bool(here))
+    if not any(row[1] for row in rows):
+        return set()
+    if any(row[0] != rows[0][0] for row in rows):
+        return set(order)
+    flags = number_for_all(0).repeat(len(order))
+    flags.copy_(torch.tensor([name in here for name in order]))
+    if dist.is_initialized():
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    return {name for name, flag in zip(order, flags.tolist(), strict=True) if flag}
 
 
 def sum_of_ranks(value: int) -> int:

@@ -127,7 +127,7 @@ class RunHost:
                 "optimizer itself communicates, or has a closure that does."
             )
         if communication.current is None and not side and (run := current()) is not None:
-            run._join_for_collective(what)
+            run._require_peers(what)
         ops = communication.current
         if ops is None or (side and ops.comm.interrupted()):
             communication.side_threads.told()

@@ -13,6 +13,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from keepstep._errors import KeepstepError
+from keepstep.torch.state.frozen import Adopts
 from keepstep.torch.state.registry import Registry, buffer_in, buffer_slots, describe, parameters_of
 
 FIRST_COMMITS = 3  # of this process: checks after each of them
@@ -37,19 +38,21 @@ class Rechecks:
         self._looks = 0
         self._next = 0.0  # on the monotonic clock
 
-    def after(self, step: int) -> None:
-        """Called after the commit of `step`, while its state is intact.
+    def after(self, step: int, adopts: Adopts) -> None:
+        """Called after the commit of `step`, while its state is intact, and before that is copied.
+
+        `adopts`: see `Frozen.recheck`; a collective where ranks hold different parts.
 
         Raises:
             KeepstepError: from now on a fault would end the job; names the entry and what to write.
         """
         began = time.monotonic()
-        if self._looks >= FIRST_COMMITS and began < self._next:
+        if step > FIRST_COMMITS and self._looks >= FIRST_COMMITS and began < self._next:
             return
         self._looks += 1
         self._check_built(step)
         self._registry.check_carried()
-        self._registry.frozen.recheck(step, self._registry.updated(), may_adopt=step <= FIRST_COMMITS)
+        self._registry.frozen.recheck(step, self._registry.updated(), adopts if step <= FIRST_COMMITS else None)
         ended = time.monotonic()
         self._next = ended + _SHARE * (ended - began)
 

@@ -74,11 +74,11 @@ class Publication:
         """Of the file with `held`."""
         return lay_out({name: (_dtype(tensor), tensor.shape) for name, tensor in held.items()}, metadata)
 
-    def mark(self) -> bytes:
-        """What must be the same on all ranks: the layout, and parameters that are no DTensors."""
+    def mark(self, with_values: bool) -> bytes:
+        """What must be the same on all ranks: the layout, and the values of parameters that are no DTensors."""
         held, others = self.held()
         parameters = [each for each in held.values() if isinstance(each, torch.nn.Parameter)]
-        values = digest([each for each in parameters if not dtensor.is_dtensor(each)])
+        values = digest([each for each in parameters if with_values and not dtensor.is_dtensor(each)])
         return json.dumps([self.name, self.every_steps, values]).encode() + self.layout(held, others).header
 
 
@@ -90,6 +90,7 @@ class Publications:
         self._session = run._session
         self._all: dict[str, Publication] = {}
         self._new = True  # this process has published nothing yet
+        self._trained = False  # what was published of a step of this generation was compared
         self._copies: threading.Thread | None = None
 
     def add(self, publication: Publication) -> None:
@@ -111,11 +112,14 @@ class Publications:
         for path, parameter in publication.module.named_parameters():
             if id(parameter) not in known:
                 raise KeepstepError(f"{what}: '{path}' is not protected; publish what build() returned")
+        if not self._run._shards.divided:
+            publication.held()
         self._all[publication.name] = publication
 
     def clear(self) -> None:
         """The function was left; the next entry registers its own."""
         self._all.clear()
+        self._trained = False
 
     def resume(self, version: int) -> None:
         """An entry begins after `version`: what was due may not have arrived, and a new node or start has nothing yet.
@@ -125,21 +129,30 @@ class Publications:
         if not self._all or self._run.rehearsing:
             return
         new = self._new and self._first_of_node()
-        if self._run._shards.wanted:
+        if self._run._shards.divided:
             new = self._agree(new)
         self._publish(version, [each for each in self._all.values() if new or version % each.every_steps == 0])
 
     def after(self, version: int) -> None:
         """All ranks committed `version`."""
-        self._publish(version, [each for each in self._all.values() if version % each.every_steps == 0])
+        due = [each for each in self._all.values() if version % each.every_steps == 0]
+        if due and not self._trained and self._run._shards.divided:
+            self._agree(False)  # slices that were equal as they were built no longer are
+            self._trained = True
+        self._publish(version, due)
 
     def _first_of_node(self) -> bool:
         given = self._session.assignment
         return given is not None and given.environment["LOCAL_RANK"] == "0"
 
     def _agree(self, new: bool) -> bool:
-        """Whether it is true on any rank. All ranks must publish the same, in the same order."""
-        marks = hashlib.sha256(b"".join(each.mark() for each in self._all.values()))
+        """Whether it is true on any rank. All ranks must publish the same, in the same order.
+
+        Values are compared in the first generation only: later, parameters that are the same by design may have drifted
+        apart in the last bits, and readers get those of a node's first rank.
+        """
+        first = self._run.generation == 1
+        marks = hashlib.sha256(b"".join(each.mark(first) for each in self._all.values()))
         rows = agreement.numbers_of_ranks(int.from_bytes(marks.digest()[:6], "little"), new)
         self._run._check_interrupted()
         if others := [rank for rank, row in enumerate(rows) if row[0] != rows[0][0]]:
@@ -154,7 +167,8 @@ class Publications:
         if not due or self._run.rehearsing:
             return
         first = self._first_of_node()
-        if not first and not self._run._shards.wanted:
+        divided = self._run._shards.divided
+        if not first and not divided:
             return
         self.wait_copied()
         copies: list[tuple[PublishedFile, dict[str, torch.Tensor]]] = []
@@ -162,11 +176,13 @@ class Publications:
             for each in due:
                 held, others = each.held()
                 metadata = {**others, "format": "pt", "keepstep.step": str(version)}
-                file = PublishedFile(each.name, version, each.layout(held, metadata)) if first else None
-                rest = _gather(held, file)
-                if file is not None:
+                file: PublishedFile | None = None
+                rest: dict[str, torch.Tensor] = {}
+                if first:
+                    file = PublishedFile(each.name, version, each.layout(held, metadata))
                     copies.append((file, rest))
-            if self._run._shards.wanted:
+                _gather(held, file, rest)
+            if divided:
                 self._run._check_interrupted()  # what was gathered may not be complete then
         except BaseException:
             for file, _ in copies:
@@ -191,9 +207,8 @@ class Publications:
             file.close()
 
 
-def _gather(held: dict[str, torch.Tensor], file: PublishedFile | None) -> dict[str, torch.Tensor]:
-    """Writes what is divided among ranks, one tensor after another; all ranks take part. Returns the rest of `held`."""
-    rest = {}
+def _gather(held: dict[str, torch.Tensor], file: PublishedFile | None, rest: dict[str, torch.Tensor]) -> None:
+    """Writes what is divided among ranks, one tensor after another; all ranks take part. The `rest` is left over."""
     for name, tensor in held.items():
         if dtensor.is_dtensor(tensor):
             part: Any = tensor.detach()
@@ -203,4 +218,3 @@ def _gather(held: dict[str, torch.Tensor], file: PublishedFile | None) -> dict[s
         elif file is not None:
             # What is no parameter may change in the next forward pass, while a thread copies.
             rest[name] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
-    return rest

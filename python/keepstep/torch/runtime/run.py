@@ -34,7 +34,7 @@ from keepstep.torch.current_run import current, set_current
 from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.data_parallel.replicate import Replicate
-from keepstep.torch.distributed import foreign_groups, nccl, nccl_world
+from keepstep.torch.distributed import agreement, foreign_groups, nccl, nccl_world
 from keepstep.torch.integrity import bit_flip, checks, digests
 from keepstep.torch.integrity.rechecks import Rechecks
 from keepstep.torch.recovery import membership, parked, rehearsal
@@ -304,7 +304,7 @@ class Run:
         replicas.keep_groups()
         pipelining.remember()
         if sharded:
-            self._shards.built_by_rank()
+            self._shards.divided = True
             self._engine.built()
         return built
 
@@ -344,7 +344,7 @@ class Run:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
         self._save_settings = checkpoint_settings.settings_of(checked, memory_every_steps)
         if memory_every_steps == 1:
-            self._shards.built_by_rank()
+            self._shards.divided = True
         self._shards.copy_every(memory_every_steps or 1)
 
     @overload
@@ -609,6 +609,8 @@ class Run:
         step.committed = True
         if not step.keeps_gradients:
             self._registry.drop_gradients()
+        if self._rechecks is not None:
+            self._rechecks.after(number, self._changed_on_any_rank)
         if self._shards.wanted:
             self._shards.protect(number)
         if self._checkpoints is not None:
@@ -619,9 +621,15 @@ class Run:
         if self._session.witness is not None:
             self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
         self._checks.after()
-        if self._rechecks is not None:
-            self._rechecks.after(number)
         self._publications.after(number)
+
+    def _changed_on_any_rank(self, here: set[str], known: set[str]) -> set[str]:
+        """Names that are `here` on any rank, where ranks hold different parts; else `here`."""
+        if not self._shards.divided:
+            return here
+        found = agreement.names_on_any_rank(here, known)
+        self._check_interrupted()
+        return found
 
     def _ask(self, veto: Callable[[Any], str | bool | None], step: OpenStep) -> int:
         """The flags of this rank's vote."""
@@ -644,7 +652,8 @@ class Run:
 
     def _log(self, number: int, values: dict[str, Any]) -> None:
         """`Step.log`, also during an evaluation."""
-        if number != (self._step_now or self.version):
+        over = current() is not self or self._session.engine.finished
+        if number != (self._step_now or (0 if over else self.version)):
             raise KeepstepError(f"step {number} is over; call step.log before the next step begins")
         text = log_values.object_text(values)
         if len(text) > MAX_LOG_BYTES:
@@ -882,10 +891,14 @@ class Run:
         else:
             self._join()
 
-    def _join_for_collective(self, what: str) -> None:
-        """`what` comes first of all that needs peers: ``run.setup(sharded=True)`` made the process group already."""
-        if self._set_up:
-            self._form(what)
+    def _require_peers(self, what: str) -> None:
+        """``run.setup(sharded=True)`` made the process group; but only what is computed once this process has joined
+        its peers is computed from the state as it was trained."""
+        if self._set_up and not self._session.formed:
+            raise KeepstepError(
+                f"{what} between run.setup and the loop: this process may hold the state as it was built, and not as "
+                "it was trained. Do it in the loop over run.steps, or in a function given to run.evaluate"
+            )
 
     def _get_ready(self) -> None:
         if not self._ready:

@@ -54,23 +54,20 @@ def _copies_and_parity(redundancy: Copies | Parity) -> tuple[int, tuple[int, int
 
 
 class Shards:
-    """The copies of one rank's state. `wanted`: it holds what no other rank does."""
+    """The copies of one rank's state. `wanted`: it holds what no other rank does. `divided`:
+    ``run.setup(sharded=True)`` built state that depends on the rank."""
 
     def __init__(self, session: Session, registry: Registry, redundancy: Copies | Parity) -> None:
         self._session = session
         self._registry = registry
         self._redundancy = redundancy
-        self._built = False  # by run.setup(sharded=True)
+        self.divided = False
         self._held: list[torch.Tensor] = []  # while they are copied
         self._layout: ShardLayout | None = None
         self._trained = False  # this process did a step, so the state is no longer as built
         self._sharded: bool | None = None
         self._every = 1
         self._under_way: int | None = None  # the version that is copied
-
-    def built_by_rank(self) -> None:
-        """``run.setup(sharded=True)`` built state that depends on the rank."""
-        self._built = True
 
     def copy_every(self, steps: int) -> None:
         """Makes copies of every `steps`-th version only, and when a generation begins. The same on all ranks."""
@@ -89,7 +86,7 @@ class Shards:
     def wanted(self) -> bool:
         """Whether no other rank holds this rank's state."""
         if self._sharded is None:
-            self._sharded = self._built or self._registry.sharded()
+            self._sharded = self.divided or self._registry.sharded()
         return self._sharded
 
     @property

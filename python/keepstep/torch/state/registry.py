@@ -385,7 +385,9 @@ class Registry:
         """Loads a peer's small values, and gives stateful objects their state_dict back."""
         if self.beside is not None:
             self.beside.load(values.get(BESIDE, {}))
-        self.frozen.require_same(values.get(FROZEN, {}))
+        frozen = values.get(FROZEN, {})
+        self.frozen.require_built(frozen)
+        self.frozen.require_same(frozen)
         for name, item in self.objects.items():
             prefix = f"{name}/"
             mine = {path: value for path, value in values.items() if path.startswith(prefix)}
