@@ -218,6 +218,22 @@ def test_mistakes_are_told(tmp_path):
         assert said in job.output, job.explain()
 
 
+def test_one_rank_may_publish_alone_what_all_hold(tmp_path):
+    """Copies in the agents' memory do not make it state that is divided."""
+    lines = [
+        "model = torch.nn.Linear(4, 4)",
+        "state = run.setup(lambda: keepstep.State(model=model, optimizer=torch.optim.SGD(model.parameters())))",
+        "run.checkpoint(sys.argv[1], memory_every_steps=1)",
+        "if run.rank == 0: run.publish('weights', every_steps=1)",
+        "trained = run.ddp(state.model)",
+        "for step in run.steps(Data(), global_batch=4, micro_batch=2, last_step=3):",
+        "    for x in step: step.backward(trained(x).square().mean())",
+        "    step.commit(state.optimizer.step)",
+    ]
+    job = run_script(tmp_path, training(*lines), [tmp_path / "saves"])
+    assert job.exit_code == 0 and not job.events("fault_detected"), job.explain()
+
+
 def test_subscribing_to_no_job_says_so():
     began = time.monotonic()
     with pytest.raises(keepstep.KeepstepError, match="no job 'nowhere'"):

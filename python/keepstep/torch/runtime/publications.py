@@ -90,7 +90,7 @@ class Publications:
         self._session = run._session
         self._all: dict[str, Publication] = {}
         self._new = True  # this process has published nothing yet
-        self._trained = False  # what was published of a step of this generation was compared
+        self._compared = False  # what is published of a step
         self._copies: threading.Thread | None = None
 
     def add(self, publication: Publication) -> None:
@@ -119,7 +119,6 @@ class Publications:
     def clear(self) -> None:
         """The function was left; the next entry registers its own."""
         self._all.clear()
-        self._trained = False
 
     def resume(self, version: int) -> None:
         """An entry begins after `version`: what was due may not have arrived, and a new node or start has nothing yet.
@@ -136,9 +135,9 @@ class Publications:
     def after(self, version: int) -> None:
         """All ranks committed `version`."""
         due = [each for each in self._all.values() if version % each.every_steps == 0]
-        if due and not self._trained and self._run._shards.divided:
+        if due and not self._compared and self._run._shards.divided and self._run.generation == 1:
             self._agree(False)  # slices that were equal as they were built no longer are
-            self._trained = True
+            self._compared = True
         self._publish(version, due)
 
     def _first_of_node(self) -> bool:

@@ -344,7 +344,7 @@ class Run:
             raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
         self._save_settings = checkpoint_settings.settings_of(checked, memory_every_steps)
         if memory_every_steps == 1:
-            self._shards.divided = True
+            self._shards.of_replicas = True
         self._shards.copy_every(memory_every_steps or 1)
 
     @overload

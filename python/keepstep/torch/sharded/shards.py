@@ -54,14 +54,19 @@ def _copies_and_parity(redundancy: Copies | Parity) -> tuple[int, tuple[int, int
 
 
 class Shards:
-    """The copies of one rank's state. `wanted`: it holds what no other rank does. `divided`:
-    ``run.setup(sharded=True)`` built state that depends on the rank."""
+    """The copies of one rank's state.
+
+    Attributes:
+        divided: ``run.setup(sharded=True)`` built state that depends on the rank.
+        of_replicas: copies are wanted though ranks hold the same.
+    """
 
     def __init__(self, session: Session, registry: Registry, redundancy: Copies | Parity) -> None:
         self._session = session
         self._registry = registry
         self._redundancy = redundancy
         self.divided = False
+        self.of_replicas = False
         self._held: list[torch.Tensor] = []  # while they are copied
         self._layout: ShardLayout | None = None
         self._trained = False  # this process did a step, so the state is no longer as built
@@ -84,9 +89,9 @@ class Shards:
 
     @property
     def wanted(self) -> bool:
-        """Whether no other rank holds this rank's state."""
+        """Whether this rank's state is treated as if no other rank held it."""
         if self._sharded is None:
-            self._sharded = self.divided or self._registry.sharded()
+            self._sharded = self.divided or self.of_replicas or self._registry.sharded()
         return self._sharded
 
     @property
