@@ -160,14 +160,18 @@ def test_a_rank_killed_between_steps_changes_nothing(undisturbed, tmp_path, libr
     assert_only_this_rank_has_another_process(job, rank)
 
 
-SIZES = ["hf_recoverable", "accelerate_loop", "lightning_fit", "fabric_loop"]
+SIZES = {
+    **{library: (library, 48) for library in ("hf_recoverable", "accelerate_loop", "lightning_fit", "fabric_loop")},
+    **{f"trl {case}": ("trl_trainers", 24, "--case", case) for case in ("sft", "dpo")},
+}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("library", SIZES)
-def test_the_world_changes_and_what_is_told_does_not(tmp_path, library):
+@pytest.mark.parametrize("case", SIZES)
+def test_the_world_changes_and_what_is_told_does_not(tmp_path, case):
     """2, 1, 4, 3, 2 ranks, with a kill and a lost node: losses, rates and evaluations are the same within rounding."""
-    words = ["--global-batch", 48, "--until", 1000]
+    library, batch, *words = SIZES[case]
+    words += ["--global-batch", batch, "--until", 1000]
     script = SCRIPTS / f"{library}.py"
     with Elastic(tmp_path / "elastic", *words, "--sleep", 0.1, script=script) as job:
         job.shrink_grow_and_lose_a_rank()

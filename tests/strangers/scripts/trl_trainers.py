@@ -11,7 +11,7 @@ from pathlib import Path
 import mine
 import pyarrow
 from datasets import Dataset
-from hf_recoverable import Dies, Told
+from hf_recoverable import Dies, Slow, Told
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
@@ -77,10 +77,9 @@ def main(chosen):
         "use_cpu": True, "bf16": False, "disable_tqdm": True, "gradient_checkpointing": False,
     }  # fmt: skip
     kind, others, data = made(chosen.case, model, common)
-    callbacks = [Dies(chosen), Told(chosen.out)]
-    trainer = recoverable(
-        kind(model=model, train_dataset=data, processing_class=symbols, callbacks=callbacks, **others)
-    )
+    callbacks = [Dies(chosen), Told(chosen.out), Slow(chosen.sleep)]
+    trainer = kind(model=model, train_dataset=data, processing_class=symbols, callbacks=callbacks, **others)
+    trainer = recoverable(trainer, global_batch=chosen.global_batch)
     trainer.train()
     if trainer.is_world_process_zero():
         (Path(chosen.out) / "losses.json").write_text(json.dumps(trainer.state.log_history))
