@@ -37,20 +37,21 @@ def numbers_of_ranks(*values: float) -> list[list[float]]:
     return numbers
 
 
+def mark_of(data: bytes) -> int:
+    """A number by which `numbers_of_ranks` tells whether all ranks have the same `data`; float64 holds it exactly."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:6], "little")
+
+
 def names_on_any_rank(here: Collection[str], known: Collection[str]) -> set[str]:
     """Those of `known` that are `here` on any rank. Where ranks know different names and any is `here`, all of them."""
     order = sorted(known)
-    digest = hashlib.sha256("\n".join(order).encode()).digest()
-    rows = numbers_of_ranks(int.from_bytes(digest[:6], "little"), bool(here))
+    rows = numbers_of_ranks(mark_of("\n".join(order).encode()), bool(here))
     if not any(row[1] for row in rows):
         return set()
     if any(row[0] != rows[0][0] for row in rows):
         return set(order)
-    flags = number_for_all(0).repeat(len(order))
-    flags.copy_(torch.tensor([name in here for name in order]))
-    if dist.is_initialized():
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-    return {name for name, flag in zip(order, flags.tolist(), strict=True) if flag}
+    of_ranks = zip(*numbers_of_ranks(*(name in here for name in order)), strict=True)
+    return {name for name, flags in zip(order, of_ranks, strict=True) if any(flags)}
 
 
 def sum_of_ranks(value: int) -> int:
