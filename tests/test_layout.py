@@ -121,6 +121,8 @@ MAY_IMPORT = {
     },
 }
 MAX_ENTRIES = 40  # in a folder, so that one can look through it
+MAX_METHODS = 40  # of a class
+MAX_FUNCTION_LINES = 80
 BRAIN_VALUE_TYPES = {"brain/types.h"}
 # Third-party headers that must never reach the processes that train.
 CONTROL_PLANE_ONLY = ("google/protobuf", "generated/", "CLI/")
@@ -231,6 +233,65 @@ def test_no_folder_has_more_entries_than_one_can_look_through():
         pytest.skip("not a checkout of git")
     full = {folder for folder, names in entries_of_folders().items() if len(names) > MAX_ENTRIES}
     assert not full, f"more than {MAX_ENTRIES} entries: {sorted(full)}"
+
+
+def is_stub(function):
+    return any(getattr(each, "id", "") == "overload" for each in function.decorator_list)
+
+
+def test_python_classes_and_functions_can_be_surveyed():
+    for path in (ROOT / "python" / "keepstep").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and not is_stub(each)]
+                assert len(methods) <= MAX_METHODS, f"{path}: {node.name} has {len(methods)} methods"
+            elif isinstance(node, ast.FunctionDef):
+                documented = len((ast.get_docstring(node) or "").splitlines())
+                lines = node.end_lineno - node.lineno + 1 - documented
+                assert lines <= MAX_FUNCTION_LINES, f"{path}: {node.name} has {lines} lines"
+
+
+def shipped_sources():
+    return [
+        path
+        for path in sources()
+        if not path.name.endswith(("_test.cc", "_testing.h")) and not path.name.startswith("simulat")
+    ]
+
+
+def test_cc_functions_can_be_surveyed():
+    begins = re.compile(r"^(?!namespace|class|struct|enum|extern)\w.*\{$")
+    for path in shipped_sources():
+        start = None
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if begins.match(line):
+                start = number
+            elif line == "}" and start is not None:
+                lines = number - start + 1
+                assert lines <= MAX_FUNCTION_LINES, f"{path}:{start}: a function of {lines} lines"
+                start = None
+
+
+def members_of(text):
+    """Of each class in C++ code that clang-format has formatted: its name, and what it declares, one text each."""
+    text = re.sub(r"//[^\n]*", "", text)
+    for found in re.finditer(
+        r"^( *)(?:class|struct) (\w+)(?: final)?(?: : [^{;]*)? \{\n(.*?)^\1\};", text, re.M | re.S
+    ):
+        indent, name, body = found.groups()
+        own = [line for line in body.splitlines() if re.match(rf"{indent}  \S", line)]
+        yield name, [line.strip() for line in own if not line.strip().startswith(("}", "friend", "using"))]
+
+
+def test_cc_classes_can_be_surveyed():
+    method = re.compile(r"\w\(|operator")
+    counted = 0
+    for path in shipped_sources():
+        for name, members in members_of(path.read_text()):
+            methods = [each for each in members if method.search(each.split("=")[0].split("{")[0])]
+            counted += len(methods)
+            assert len(methods) <= MAX_METHODS, f"{path}: {name} has {len(methods)} methods"
+    assert counted > 2000, "the methods are no longer found"
 
 
 def test_only_keepstep_torch_and_integrations_import_torch():

@@ -42,12 +42,8 @@ Result to_python(const comm::Completion& completion) {
 
 CommunicatorHandle::Use use(CommunicatorHandle& handle) { return value_or_throw(handle.use()); }
 
-}  // namespace
-
-void bind_communicator(nb::module_& module) {
-  nb::class_<CommunicatorHandle>(module, "Communicator",
-                                 "The collectives of one generation (src/comm/communicator.h). Any thread; Interrupted "
-                                 "after end().")
+void bind_collectives(nb::class_<CommunicatorHandle>& handle) {
+  handle
       .def(
           "create_group",
           [](CommunicatorHandle& self, const std::vector<uint32_t>& members, const std::string& key) {
@@ -113,7 +109,11 @@ void bind_communicator(nb::module_& module) {
           [](CommunicatorHandle& self, uint32_t group, int64_t timeout_ns) {
             return use(self)->barrier(group, timeout_ns);
           },
-          "group"_a, "timeout_ns"_a)
+          "group"_a, "timeout_ns"_a);
+}
+
+void bind_messages_and_waits(nb::class_<CommunicatorHandle>& handle) {
+  handle
       .def("send", [](CommunicatorHandle& self, uint32_t group, Address data, size_t bytes, uint32_t to, uint32_t tag,
                       int64_t timeout_ns) { return use(self)->send(group, pointer(data), bytes, to, tag, timeout_ns); })
       .def("receive",
@@ -165,6 +165,17 @@ void bind_communicator(nb::module_& module) {
           },
           nb::sig("def recent(self) -> list[dict[str, object]]"))
       .def("collectives_entered", [](CommunicatorHandle& self) { return use(self)->collectives_entered(); });
+}
+
+}  // namespace
+
+void bind_communicator(nb::module_& module) {
+  nb::class_<CommunicatorHandle> handle(
+      module, "Communicator",
+      "The collectives of one generation (src/comm/communicator.h). Any thread; Interrupted "
+      "after end().");
+  bind_collectives(handle);
+  bind_messages_and_waits(handle);
 }
 
 }  // namespace keepstep::rank

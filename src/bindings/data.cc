@@ -75,9 +75,7 @@ void each_row(const TokenCorpus& corpus, const Samples& samples, uint64_t count,
 
 constexpr uint64_t kAny = std::numeric_limits<int64_t>::max();
 
-}  // namespace
-
-void bind_data(nb::module_& module) {
+void bind_corpus(nb::module_& module) {
   nb::class_<TokenCorpus>(module, "TokenCorpus", "PREFIX.bin and PREFIX.idx, mapped (src/data/corpus/token_corpus.h).")
       .def(
           "__init__",
@@ -141,7 +139,9 @@ void bind_data(nb::module_& module) {
           },
           "samples"_a, "count"_a, "first"_a = 0, "stride"_a = 1, "most"_a = kAny,
           "Has them read by this process's read-ahead thread (src/data/corpus/read_ahead.h).");
+}
 
+void bind_writer(nb::module_& module) {
   nb::class_<TokenWriter>(module, "TokenWriter",
                           "Writes a corpus, all of it or nothing (src/data/corpus/token_writer.h).")
       .def_static(
@@ -195,7 +195,9 @@ void bind_data(nb::module_& module) {
       .def_prop_ro("sequences", &TokenWriter::sequences)
       .def_prop_ro("documents", &TokenWriter::documents)
       .def_prop_ro("checksum", &TokenWriter::checksum, "XXH3 of the .bin file; after `finish`.");
+}
 
+void bind_blend(nb::module_& module) {
   nb::class_<Blend>(module, "Blend", "Sources in fixed shares (src/data/order/blend.h).")
       .def(
           "__init__",
@@ -231,6 +233,9 @@ void bind_data(nb::module_& module) {
         return value_or_throw(data::counts_of(weights, period));
       },
       "weights"_a, "period"_a, "Whole numbers in the proportion of `weights` that add up to `period`.");
+}
+
+void bind_read_ahead(nb::module_& module) {
   module.def("page_faults", &data::page_faults_waited_for,
              "How often this thread waited for a page to come from a disk, since it began.");
   module.def(
@@ -245,6 +250,15 @@ void bind_data(nb::module_& module) {
       "read, "
       "that were dropped, that were not looked at) since the process began.");
   module.def("read_ahead_wake", [] { data::ReadAhead::of_process().wake(); }, "A reader had to wait for the disk.");
+}
+
+}  // namespace
+
+void bind_data(nb::module_& module) {
+  bind_corpus(module);
+  bind_writer(module);
+  bind_blend(module);
+  bind_read_ahead(module);
 }
 
 }  // namespace keepstep::rank

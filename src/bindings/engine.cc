@@ -93,12 +93,7 @@ void bind_values(nb::module_& module) {
       .def_ro("environment", &Assignment::environment, "Variables that follow from the rank.");
 }
 
-}  // namespace
-
-void bind_engine(nb::module_& module) {
-  bind_values(module);
-  nb::class_<Engine> engine(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).");
-  bind_told(engine);
+void bind_membership(nb::class_<Engine>& engine) {
   engine
       .def_static(
           "attach",
@@ -159,7 +154,11 @@ void bind_engine(nb::module_& module) {
             throw_if_error(without_gil([&] { return engine.fail(std::move(failure)); }));
           },
           "step"_a, "what"_a, "traceback"_a, "fatal"_a, "after_commit"_a,
-          "Tells the job that user code failed, and waits until the generation is interrupted.")
+          "Tells the job that user code failed, and waits until the generation is interrupted.");
+}
+
+void bind_ends(nb::class_<Engine>& engine) {
+  engine
       .def(
           "pause", [](Engine& engine) { throw_if_error(without_gil([&] { return engine.pause(); })); },
           "The world changes: waits with all other ranks, and never returns.")
@@ -185,8 +184,11 @@ void bind_engine(nb::module_& module) {
              return communicator == nullptr ? nullptr : std::make_unique<CommunicatorHandle>(std::move(communicator));
            })
       .def("interrupted", &Engine::interrupted)
-      .def("broken_link", &Engine::broken_link)
-      .def("updating", [](Engine& engine) { return engine.steps().updating(); })
+      .def("broken_link", &Engine::broken_link);
+}
+
+void bind_state(nb::class_<Engine>& engine) {
+  engine.def("updating", [](Engine& engine) { return engine.steps().updating(); })
       .def(
           "set_state",
           [](Engine& engine, const std::string& kind, uint64_t version) {
@@ -228,7 +230,11 @@ void bind_engine(nb::module_& module) {
                 value_or_throw(without_gil([&] { return engine.transfer().pull(engine.activation(), regions); }));
             return std::pair(pulled.bytes, pulled.bytes_skipped);
           },
-          "pieces"_a)
+          "pieces"_a);
+}
+
+void bind_shards(nb::class_<Engine>& engine) {
+  engine
       .def(
           "reshard",
           [](Engine& engine, uint64_t version, const std::vector<std::string>& shards, const std::string& needs,
@@ -266,12 +272,15 @@ void bind_engine(nb::module_& module) {
             throw_if_error(without_gil([&] { return engine.shards().wait(version); }));
           },
           "version"_a)
-      .def("shard_counts",
-           [](Engine& engine) {
-             const ShardCopier::Counts counts = engine.shards().counts();
-             return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.given_ns, counts.waits,
-                               counts.waited_ns);
-           })
+      .def("shard_counts", [](Engine& engine) {
+        const ShardCopier::Counts counts = engine.shards().counts();
+        return std::tuple(counts.versions, counts.bytes, counts.copied_ns, counts.given_ns, counts.waits,
+                          counts.waited_ns);
+      });
+}
+
+void bind_steps(nb::class_<Engine>& engine) {
+  engine
       .def(
           "vote",
           [](Engine& engine, uint32_t flags) {
@@ -324,7 +333,11 @@ void bind_engine(nb::module_& module) {
           "leave_loop", [](Engine& engine) { engine.steps().leave_loop(); }, "The main thread is in no step.")
       .def(
           "slow", [](Engine& engine, int change) { engine.steps().slow(change); }, "change"_a,
-          "A section of run.slow begins (1) or ends (-1).")
+          "A section of run.slow begins (1) or ends (-1).");
+}
+
+void bind_capsules(nb::class_<Engine>& engine) {
+  engine
       .def(
           "save_capsule",
           [](Engine& engine, uint64_t version, nb::bytes bytes) {
@@ -343,7 +356,7 @@ void bind_engine(nb::module_& module) {
       .def(
           "copy_capsule",
           [](Engine& engine, uint64_t version) {
-            if (engine.across()) {
+            if (engine.capsules().copied()) {
               throw_if_error(without_gil([&] { return engine.capsules().copy(version); }));
             }
           },
@@ -359,7 +372,9 @@ void bind_engine(nb::module_& module) {
           },
           "op"_a, "key"_a, "value"_a, "timeout_ms"_a, "ends_with_generation"_a = true,
           "(answered, interrupted, ok, value)");
+}
 
+void bind_functions(nb::module_& module) {
   module.def(
       "delay_links", [](uint32_t ms) { comm::tcp::injected_delay_ms = ms; }, "ms"_a,
       "An injected fault: whatever this process sends to other nodes waits so long first; 0 ends it.");
@@ -400,6 +415,21 @@ void bind_engine(nb::module_& module) {
       },
       "seed"_a, "position"_a, "count"_a, "dataset_size"_a,
       "The samples at positions position..position+count-1 of the job's order (src/data/order/sample_order.h).");
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  bind_values(module);
+  nb::class_<Engine> engine(module, "Engine", "The engine inside a rank (src/rank/engine/engine.h).");
+  bind_told(engine);
+  bind_membership(engine);
+  bind_ends(engine);
+  bind_state(engine);
+  bind_shards(engine);
+  bind_steps(engine);
+  bind_capsules(engine);
+  bind_functions(module);
 }
 
 }  // namespace keepstep::rank

@@ -66,9 +66,7 @@ int view_buffer(PyObject* object, Py_buffer* buffer, int flags) {
 
 PyType_Slot view_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(view_buffer)}, {0, nullptr}};
 
-}  // namespace
-
-void bind_ring(nb::module_& module) {
+void bind_writer(nb::module_& module) {
   nb::class_<RingView>(module, "RingView",
                        "A batch as bytes: a private mapping of shared pages (src/data/ring/ring.h).",
                        nb::type_slots(view_slots))
@@ -104,7 +102,9 @@ void bind_ring(nb::module_& module) {
           "kind"_a, "epoch"_a, "index"_a, "batch_bytes"_a, "state_bytes"_a, "pieces"_a,
           "Waits for room. pieces: (offset from the item's beginning, address, bytes); the state begins at the next "
           "multiple of 64 after the batch.");
+}
 
+void bind_reader(nb::module_& module) {
   nb::class_<Ring>(module, "Ring",
                    "A rank's place in a ring of batches (src/rank/link/ring_link.h, src/data/ring/ring.h).")
       .def_static(
@@ -170,6 +170,13 @@ void bind_ring(nb::module_& module) {
           },
           "A socket for the loader process that the caller is to start; -1: it is not.")
       .def("writer", [](const Ring& ring) { return new RingWriter(ring.link().memory()); });
+}
+
+}  // namespace
+
+void bind_ring(nb::module_& module) {
+  bind_writer(module);
+  bind_reader(module);
 }
 
 }  // namespace keepstep::rank

@@ -202,138 +202,147 @@ StatusOr<brain::Effect> activate_from(const control::Activate& from, brain::Iden
 
 }  // namespace
 
+namespace {
+
+// Writes an event of the agent of `node` into `message`.
+struct EventWriter {
+  brain::NodeId node;
+  control::FromAgent& message;
+  control::AgentEvent& out;
+
+  void operator()(const brain::NodeJoined& e) {
+    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
+    const auto& address = e.endpoint.address.bytes;
+    out.mutable_node_joined()->set_address(address.data(), address.size());
+    out.mutable_node_joined()->set_port_base(e.endpoint.port_base);
+  }
+  void operator()(const brain::WorkerParked& e) {
+    out.mutable_worker_parked()->set_worker(e.worker);
+    out.mutable_worker_parked()->set_pid(e.pid);
+    out.mutable_worker_parked()->set_functions(e.functions);
+  }
+  void operator()(const brain::WorkerRecoverable& e) { out.mutable_worker_recoverable()->set_worker(e.worker); }
+  void operator()(const brain::WorkerDied& e) {
+    control::WorkerDied* died = out.mutable_worker_died();
+    died->set_worker(e.worker);
+    died->set_pid(e.pid);
+    died->set_signal(e.signal);
+    died->set_exit_code(e.exit_code);
+    died->set_detected_by(text(e.detected_by));
+    died->set_traceback(text(e.traceback));
+    died->set_unfit(text(e.unfit));
+    died->set_committed(e.committed);
+  }
+  void operator()(const brain::WorkerHung& e) {
+    set_identity(e.identity, message);
+    control::WorkerHung* hung = out.mutable_worker_hung();
+    hung->set_worker(e.worker);
+    hung->set_pid(e.pid);
+    hung->set_idle_ns(e.idle.count());
+    hung->set_because(text(e.because));
+  }
+  void operator()(const brain::WorkerExited& e) { out.mutable_worker_exited()->set_worker(e.worker); }
+  void operator()(const brain::WorkerFaulted& e) {
+    set_identity(e.identity, message);
+    control::WorkerFaulted* faulted = out.mutable_worker_faulted();
+    faulted->set_worker(e.worker);
+    faulted->set_step(e.step);
+    faulted->set_what(text(e.what));
+    faulted->set_traceback(text(e.traceback));
+    faulted->set_fatal(e.fatal);
+    faulted->set_link(e.link);
+    faulted->set_digests(e.digests);
+    faulted->set_after_commit(e.after_commit);
+  }
+  void operator()(const brain::Sealed& e) {
+    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
+    set_identity(e.identity, message);
+    control::Sealed* sealed = out.mutable_sealed();
+    for (const brain::SealedWord& word : e.words) {
+      set_word(word, sealed->add_words());
+    }
+    sealed->set_mean_step(e.mean_step);
+    sealed->set_mean_loss(e.mean_loss);
+    sealed->set_mean_flags(e.mean_flags);
+    for (const brain::ShardCopy& copy : e.copies) {
+      control::Sealed::Copy* out_copy = sealed->add_copies();
+      out_copy->set_rank(copy.rank);
+      out_copy->set_version(copy.version);
+      out_copy->set_sharding(copy.sharding);
+    }
+    for (const brain::ParityCopy& copy : e.parity) {
+      control::Sealed::Parity* out_copy = sealed->add_parity();
+      out_copy->mutable_members()->Add(copy.block.members.begin(), copy.block.members.end());
+      out_copy->set_row(copy.block.row);
+      out_copy->set_version(copy.version);
+    }
+  }
+  void operator()(const brain::Ready& e) {
+    set_identity(e.identity, message);
+    control::Ready* ready = out.mutable_ready();
+    for (const brain::MemberState& member : e.members) {
+      control::Ready::Member* out_member = ready->add_members();
+      out_member->set_worker(member.worker);
+      out_member->mutable_state()->set_kind(static_cast<control::StateKind>(member.state.kind));
+      out_member->mutable_state()->set_version(member.state.version);
+      out_member->set_sharded(member.sharded);
+      out_member->set_waited_ns(member.waited.count());
+    }
+  }
+  void operator()(const brain::Formed& e) {
+    set_identity(e.identity, message);
+    out.mutable_formed();
+  }
+  void operator()(const brain::Progress& e) {
+    set_identity(e.identity, message);
+    out.mutable_progress()->set_version(e.version);
+    if (e.digest) {
+      out.mutable_progress()->set_gradients(e.digest->gradients);
+      out.mutable_progress()->set_state_digest(e.digest->state);
+    }
+  }
+  void operator()(const brain::WorkerFinished& e) {
+    set_identity(e.identity, message);
+    out.mutable_worker_finished()->set_worker(e.worker);
+  }
+  void operator()(const brain::StopRequested& e) {
+    out.mutable_stop_requested()->set_exit_code(e.exit_code);
+    out.mutable_stop_requested()->set_because(text(e.because));
+  }
+  void operator()(const brain::WorkerPaused& e) {
+    set_identity(e.identity, message);
+    out.mutable_worker_paused()->set_worker(e.worker);
+  }
+  void operator()(const brain::NodeLeaves& e) {
+    KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
+    out.mutable_node_leaves()->set_because(text(e.because));
+  }
+  void operator()(const brain::ScaleRequested& e) {
+    control::ScaleRequested* scale = out.mutable_scale_requested();
+    if (e.replicas.has_value()) {
+      scale->set_replicas(*e.replicas);
+    }
+  }
+  void operator()(const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); }
+  void operator()(const brain::Saved& e) {
+    out.mutable_saved()->set_version(e.version);
+    out.mutable_saved()->set_generation(e.generation);
+  }
+  void operator()(const brain::UsefulWorlds& e) {
+    out.mutable_useful_worlds()->set_ranks(e.ranks);
+    out.mutable_useful_worlds()->mutable_sizes()->Assign(e.sizes.begin(), e.sizes.end());
+  }
+  void operator()(const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); }
+  void operator()(const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); }
+};
+
+}  // namespace
+
 control::FromAgent to_wire(const brain::Event& event, brain::NodeId node, brain::Identity newest) {
   control::FromAgent message;
   message.set_node(node);
   set_identity(newest, message);
-  control::AgentEvent& out = *message.mutable_event();
-  std::visit(Overloaded{
-                 [&](const brain::NodeJoined& e) {
-                   KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
-                   const auto& address = e.endpoint.address.bytes;
-                   out.mutable_node_joined()->set_address(address.data(), address.size());
-                   out.mutable_node_joined()->set_port_base(e.endpoint.port_base);
-                 },
-                 [&](const brain::WorkerParked& e) {
-                   out.mutable_worker_parked()->set_worker(e.worker);
-                   out.mutable_worker_parked()->set_pid(e.pid);
-                   out.mutable_worker_parked()->set_functions(e.functions);
-                 },
-                 [&](const brain::WorkerRecoverable& e) { out.mutable_worker_recoverable()->set_worker(e.worker); },
-                 [&](const brain::WorkerDied& e) {
-                   control::WorkerDied* died = out.mutable_worker_died();
-                   died->set_worker(e.worker);
-                   died->set_pid(e.pid);
-                   died->set_signal(e.signal);
-                   died->set_exit_code(e.exit_code);
-                   died->set_detected_by(text(e.detected_by));
-                   died->set_traceback(text(e.traceback));
-                   died->set_unfit(text(e.unfit));
-                   died->set_committed(e.committed);
-                 },
-                 [&](const brain::WorkerHung& e) {
-                   set_identity(e.identity, message);
-                   control::WorkerHung* hung = out.mutable_worker_hung();
-                   hung->set_worker(e.worker);
-                   hung->set_pid(e.pid);
-                   hung->set_idle_ns(e.idle.count());
-                   hung->set_because(text(e.because));
-                 },
-                 [&](const brain::WorkerExited& e) { out.mutable_worker_exited()->set_worker(e.worker); },
-                 [&](const brain::WorkerFaulted& e) {
-                   set_identity(e.identity, message);
-                   control::WorkerFaulted* faulted = out.mutable_worker_faulted();
-                   faulted->set_worker(e.worker);
-                   faulted->set_step(e.step);
-                   faulted->set_what(text(e.what));
-                   faulted->set_traceback(text(e.traceback));
-                   faulted->set_fatal(e.fatal);
-                   faulted->set_link(e.link);
-                   faulted->set_digests(e.digests);
-                   faulted->set_after_commit(e.after_commit);
-                 },
-                 [&](const brain::Sealed& e) {
-                   KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
-                   set_identity(e.identity, message);
-                   control::Sealed* sealed = out.mutable_sealed();
-                   for (const brain::SealedWord& word : e.words) {
-                     set_word(word, sealed->add_words());
-                   }
-                   sealed->set_mean_step(e.mean_step);
-                   sealed->set_mean_loss(e.mean_loss);
-                   sealed->set_mean_flags(e.mean_flags);
-                   for (const brain::ShardCopy& copy : e.copies) {
-                     control::Sealed::Copy* out_copy = sealed->add_copies();
-                     out_copy->set_rank(copy.rank);
-                     out_copy->set_version(copy.version);
-                     out_copy->set_sharding(copy.sharding);
-                   }
-                   for (const brain::ParityCopy& copy : e.parity) {
-                     control::Sealed::Parity* out_copy = sealed->add_parity();
-                     out_copy->mutable_members()->Add(copy.block.members.begin(), copy.block.members.end());
-                     out_copy->set_row(copy.block.row);
-                     out_copy->set_version(copy.version);
-                   }
-                 },
-                 [&](const brain::Ready& e) {
-                   set_identity(e.identity, message);
-                   control::Ready* ready = out.mutable_ready();
-                   for (const brain::MemberState& member : e.members) {
-                     control::Ready::Member* out_member = ready->add_members();
-                     out_member->set_worker(member.worker);
-                     out_member->mutable_state()->set_kind(static_cast<control::StateKind>(member.state.kind));
-                     out_member->mutable_state()->set_version(member.state.version);
-                     out_member->set_sharded(member.sharded);
-                     out_member->set_waited_ns(member.waited.count());
-                   }
-                 },
-                 [&](const brain::Formed& e) {
-                   set_identity(e.identity, message);
-                   out.mutable_formed();
-                 },
-                 [&](const brain::Progress& e) {
-                   set_identity(e.identity, message);
-                   out.mutable_progress()->set_version(e.version);
-                   if (e.digest) {
-                     out.mutable_progress()->set_gradients(e.digest->gradients);
-                     out.mutable_progress()->set_state_digest(e.digest->state);
-                   }
-                 },
-                 [&](const brain::WorkerFinished& e) {
-                   set_identity(e.identity, message);
-                   out.mutable_worker_finished()->set_worker(e.worker);
-                 },
-                 [&](const brain::StopRequested& e) {
-                   out.mutable_stop_requested()->set_exit_code(e.exit_code);
-                   out.mutable_stop_requested()->set_because(text(e.because));
-                 },
-                 [&](const brain::WorkerPaused& e) {
-                   set_identity(e.identity, message);
-                   out.mutable_worker_paused()->set_worker(e.worker);
-                 },
-                 [&](const brain::NodeLeaves& e) {
-                   KEEPSTEP_CHECK(e.node == node, "an agent reports for its own node only");
-                   out.mutable_node_leaves()->set_because(text(e.because));
-                 },
-                 [&](const brain::ScaleRequested& e) {
-                   control::ScaleRequested* scale = out.mutable_scale_requested();
-                   if (e.replicas.has_value()) {
-                     scale->set_replicas(*e.replicas);
-                   }
-                 },
-                 [&](const brain::PolicyChanged& e) { set_policy(e.config, out.mutable_policy_changed()); },
-                 [&](const brain::Saved& e) {
-                   out.mutable_saved()->set_version(e.version);
-                   out.mutable_saved()->set_generation(e.generation);
-                 },
-                 [&](const brain::UsefulWorlds& e) {
-                   out.mutable_useful_worlds()->set_ranks(e.ranks);
-                   out.mutable_useful_worlds()->mutable_sizes()->Assign(e.sizes.begin(), e.sizes.end());
-                 },
-                 [&](const brain::NodeLost&) { KEEPSTEP_CHECK(false, "no agent says that a node is lost"); },
-                 [&](const brain::Tick&) { KEEPSTEP_CHECK(false, "Tick never travels"); },
-             },
-             event);
+  std::visit(EventWriter{node, message, *message.mutable_event()}, event);
   return message;
 }
 

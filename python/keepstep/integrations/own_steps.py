@@ -39,7 +39,7 @@ class OwnSteps:
         self._run = run
         self._last = last_step if run._session.witness is None else run._session.witness.bounded(last_step)
         self._batches = 0
-        run._enter_loop()
+        run._loops.enter()
         run._loops.begin(run.version, last_step)
 
     @property
@@ -73,7 +73,7 @@ class OwnSteps:
         """All ranks vote, then `update` runs. `loss`: see `OwnStep.recorded`."""
         step = self.step
         step.recorded = loss
-        self._run._commit_step(step, (update,), communicates, None)
+        self._run._step_commits.commit(step, (update,), communicates, None)
 
     def close(self) -> None:
         """The loop is over, on all ranks."""

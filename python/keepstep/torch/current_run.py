@@ -5,7 +5,10 @@ One per process; `Run` puts itself here. Main thread, and threads that the funct
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
 
 
 class CurrentRun(Protocol):
@@ -28,6 +31,9 @@ class CurrentRun(Protocol):
 
     def _require_peers(self, what: str) -> None:
         """Raises KeepstepError in an entry that has set up its state, and not yet joined."""
+
+    def _before_forward(self, module: torch.nn.Module) -> None:
+        """The forward of a protected module begins. Raises where it would use what no commit left."""
 
 
 _current: CurrentRun | None = None
@@ -55,3 +61,9 @@ def after_commit() -> bool:
 def world_changes() -> bool:
     """Whether all ranks know that the world changes after the last committed step."""
     return _current is not None and _current._world_changes
+
+
+def before_forward(module: torch.nn.Module) -> None:
+    """The forward of a module begins that the current run protects, or that an earlier one did."""
+    if _current is not None:
+        _current._before_forward(module)

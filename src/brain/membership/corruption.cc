@@ -65,7 +65,7 @@ std::optional<Corruption::Dismissed> Corruption::judge_by_redo(const Progress& e
   const std::string because = found.text + "; the redo gave " + redo + ", so " + rank_text(odd.front().rank) +
                               (odd.size() > 1 ? " and others were wrong" : " was wrong");
   note(found, odd, because);
-  if (job_.round.released()) {
+  if (job_.round.ending().released()) {
     return std::nullopt;  // the job is over, and its last step was agreed on
   }
   const std::optional<Rank> rank = dismiss(odd, because);

@@ -90,8 +90,8 @@ void Membership::on(const WorkerParked& event) {
   if (worker == nullptr) {
     return;
   }
-  if (worker->status == Status::kMember && job_.round.released() && event.functions == job_.functions + 1) {
-    job_.round.call_again(worker->rank);
+  if (worker->status == Status::kMember && job_.round.ending().released() && event.functions == job_.functions + 1) {
+    job_.round.ending().call_again(worker->rank);
     phases_.check_finished();
     return;
   }
@@ -219,7 +219,7 @@ void Membership::on(const WorkerFinished& event) {
       worker->status != Status::kMember) {
     return;
   }
-  job_.round.finish(worker->rank);
+  job_.round.ending().finish(worker->rank);
   phases_.check_finished();
 }
 

@@ -32,7 +32,7 @@ void Membership::on(const WorkerDied& event) {
   const bool was_member = worker->status == Status::kMember;
   const bool was_starting = worker->status == Status::kStarting;
   // The early notice is enough if only a replacement follows. Otherwise the exit code decides: wait for it.
-  if (!confirmed && (job_.round.released() || was_starting || (was_member && !worker->recoverable))) {
+  if (!confirmed && (job_.round.ending().released() || was_starting || (was_member && !worker->recoverable))) {
     return;
   }
   worker->pid = event.pid != 0 ? event.pid : worker->pid;
@@ -73,7 +73,7 @@ void Membership::on(const WorkerHung& event) {
                 {"exit_code", int64_t{0}},
                 {"kind", std::string("hang")},
                 {"idle_s", std::chrono::duration<double>(event.idle).count()}});
-  if (!worker->recoverable || job_.round.released()) {
+  if (!worker->recoverable || job_.round.ending().released()) {
     job_.kill(event.worker, what);  // this worker's exit decides what follows
     return;
   }
@@ -112,7 +112,7 @@ void Membership::on(const NodeLost& event) {
     }
     return;
   }
-  if (job_.round.released()) {
+  if (job_.round.ending().released()) {
     died_late(members, 1, what, "");
     return;
   }
@@ -154,7 +154,7 @@ void Membership::note_fault(const WorkerDied& event, const Worker& worker, const
 
 void Membership::member_died(Rank rank, bool recoverable, int exit_code, const std::string& what,
                              const std::string& traceback) {
-  if (job_.round.released()) {
+  if (job_.round.ending().released()) {
     died_late({rank}, exit_code, what, traceback);
     return;
   }
@@ -181,11 +181,11 @@ void Membership::died_late(const std::vector<Rank>& ranks, int exit_code, const 
   if (ranks.empty()) {
     return;
   }
-  job_.round.die_late(ranks, {exit_code, what, traceback});
-  if (job_.round.anybody_called_again()) {
+  job_.round.ending().die_late(ranks, {exit_code, what, traceback});
+  if (job_.round.ending().anybody_called_again()) {
     job_.journal("late_death", what + " between two recoverable functions: another process takes part in the next one",
                  {{"ranks", std::vector<int64_t>(ranks.begin(), ranks.end())}});
-  } else if (const size_t others = job_.round.members().size() - job_.round.exited().size(); others > 0) {
+  } else if (const size_t others = job_.round.members().size() - job_.round.ending().exited().size(); others > 0) {
     job_.say("late_death",
              what + " after the training function had returned on all ranks: " +
                  (others == 1 ? "the other one is" : "the " + std::to_string(others) + " others are") +
@@ -219,7 +219,7 @@ void Membership::on(const WorkerExited& event) {
 }
 
 void Membership::member_left(Rank rank, bool recoverable, const std::string& what) {
-  job_.round.exit(rank);
+  job_.round.ending().exit(rank);
   switch (job_.phase) {
     case Phase::kRunning:
       phases_.check_finished();
@@ -271,7 +271,7 @@ void Membership::confirm_exit(WorkerId worker) {
 
 void Membership::on(const WorkerFaulted& event) {
   const Worker* worker = job_.roster.find(event.worker);
-  if (event.identity != job_.round.identity() || job_.round.released() || worker == nullptr ||
+  if (event.identity != job_.round.identity() || job_.round.ending().released() || worker == nullptr ||
       worker->status != Status::kMember) {
     return;
   }

@@ -121,7 +121,7 @@ void Phases::send_prepare() {
 void Phases::check_left_behind() {
   if (job_.phase == Phase::kForming && job_.round.all_wait_for_exited()) {
     end(1,
-        rank_text(*job_.round.exited().begin()) + " exited with code 0, but " +
+        rank_text(*job_.round.ending().exited().begin()) + " exited with code 0, but " +
             rank_text(job_.round.answers().begin()->first) +
             " waits for all ranks in a process group; do all take the same path?",
         "");
@@ -210,36 +210,36 @@ void Phases::forget_the_gone() {
 }
 
 void Phases::check_finished() {
-  if (job_.round.anybody_called_again()) {
-    const std::optional<Rank> other = job_.round.not_called_again();
+  if (job_.round.ending().anybody_called_again()) {
+    const std::optional<Rank> other = job_.round.ending().not_called_again(job_.round.members());
     if (!other) {
       next_function();
-    } else if (job_.round.exited().contains(*other)) {
+    } else if (job_.round.ending().exited().contains(*other)) {
       end(1,
-          rank_text(*other) + " ended its script, but " + rank_text(job_.round.first_called_again()) +
+          rank_text(*other) + " ended its script, but " + rank_text(job_.round.ending().first_called_again()) +
               " entered another recoverable function and waits for all ranks; do all take the same path?",
           "");
     }
     return;
   }
   if (job_.round.all_exited()) {
-    if (!job_.round.late_deaths().empty()) {
+    if (!job_.round.ending().late_deaths().empty()) {
       std::string what;
-      for (const Round::LateDeath& each : job_.round.late_deaths()) {
+      for (const Ending::LateDeath& each : job_.round.ending().late_deaths()) {
         what += (what.empty() ? "" : ", and ") + each.what;
       }
-      end(job_.round.late_deaths().front().exit_code,
+      end(job_.round.ending().late_deaths().front().exit_code,
           what +
               " after the training function had returned on all ranks: all steps are committed, but what was still to "
               "be written there may be missing",
-          job_.round.late_deaths().front().traceback);
+          job_.round.ending().late_deaths().front().traceback);
     } else if (!begins_again()) {
       end(0, "all ranks finished", "");
     }
     return;
   }
-  if (job_.round.all_through() && !job_.round.released()) {
-    job_.round.release();
+  if (job_.round.all_through() && !job_.round.ending().released()) {
+    job_.round.ending().release();
     job_.journal("finished", "the training function returned on all ranks");
     release();
   }
@@ -247,8 +247,8 @@ void Phases::check_finished() {
 
 void Phases::release() {
   sent_at_ = job_.now;
-  job_.emit(
-      Release{job_.round.identity(), job_.round.late_deaths().empty() ? "" : job_.round.late_deaths().front().what});
+  job_.emit(Release{job_.round.identity(),
+                    job_.round.ending().late_deaths().empty() ? "" : job_.round.ending().late_deaths().front().what});
 }
 
 void Phases::pause() {
@@ -388,7 +388,7 @@ void Phases::repeat_unanswered() {
     if (pausing) {
       pause();
     }
-  } else if (job_.round.released()) {
+  } else if (job_.round.ending().released()) {
     release();
   } else if (job_.phase == Phase::kRunning && !job_.round.formed()) {
     send_activate();

@@ -65,7 +65,8 @@ void Renewal::renew() {
 // Interrupts no rank at the end of the job.
 bool Renewal::goes_on() {
   std::erase_if(outdated_, [this](WorkerId id) { return job_.roster.at(id).status != Roster::Status::kMember; });
-  if (outdated_.empty() || job_.phase != Phase::kRunning || job_.round.released() || job_.round.anybody_through()) {
+  if (outdated_.empty() || job_.phase != Phase::kRunning || job_.round.ending().released() ||
+      job_.round.ending().anybody_through()) {
     return false;
   }
   due_ = true;

@@ -13,32 +13,11 @@ Round::Round(Prepare prepare) : prepare_(std::move(prepare)) {
 
 bool Round::form() { return activated_ && !std::exchange(formed_, true); }
 
-bool Round::all_through() const {
-  return finished_.size() + exited_.size() >= members().size() &&
-         std::all_of(members().begin(), members().end(), [this](const Member& member) {
-           return finished_.contains(member.rank) || exited_.contains(member.rank);
-         });
-}
-
-void Round::die_late(const std::vector<Rank>& ranks, LateDeath death) {
-  exited_.insert(ranks.begin(), ranks.end());
-  died_late_.insert(ranks.begin(), ranks.end());
-  late_deaths_.push_back(std::move(death));
-}
-
-std::optional<Rank> Round::not_called_again() const {
-  for (const Member& member : members()) {
-    if (!died_late_.contains(member.rank) && !called_again_.contains(member.rank)) {
-      return member.rank;
-    }
-  }
-  return std::nullopt;
-}
-
 bool Round::all_wait_for_exited() const {
-  return !exited_.empty() && !answers_.empty() && exited_.size() + answers_.size() >= members().size() &&
-         std::all_of(members().begin(), members().end(), [this](const Member& member) {
-           return exited_.contains(member.rank) || answers_.contains(member.rank);
+  const std::set<Rank>& exited = ending_.exited();
+  return !exited.empty() && !answers_.empty() && exited.size() + answers_.size() >= members().size() &&
+         std::all_of(members().begin(), members().end(), [this, &exited](const Member& member) {
+           return exited.contains(member.rank) || answers_.contains(member.rank);
          });
 }
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
+#include "brain/membership/ending.h"
 #include "brain/membership/membership_messages.h"
 
 namespace keepstep::brain {
@@ -50,30 +50,12 @@ class Round {
   size_t paused() const { return paused_.size(); }
 
   // ---- its end ----
-  void finish(Rank rank) { finished_.insert(rank); }
-  void exit(Rank rank) { exited_.insert(rank); }
-  const std::set<Rank>& exited() const { return exited_; }
-  bool anybody_through() const { return !finished_.empty() || !exited_.empty(); }
-  bool all_exited() const { return exited_.size() == members().size(); }
-  bool all_through() const;  // finished or exited
+  Ending& ending() { return ending_; }
+  const Ending& ending() const { return ending_; }
+  bool all_exited() const { return ending_.exited().size() == members().size(); }
+  bool all_through() const { return ending_.all_through(members()); }
   // Some exited, and all others have answered: they wait for those.
   bool all_wait_for_exited() const;
-  void release() { released_ = true; }
-  bool released() const { return released_; }
-  struct LateDeath {
-    int exit_code = 1;
-    std::string what;
-    std::string traceback;
-  };
-  // Members that died after they were released.
-  void die_late(const std::vector<Rank>& ranks, LateDeath death);
-  const std::vector<LateDeath>& late_deaths() const { return late_deaths_; }
-  // A member entered the next recoverable function, and waits for a rank.
-  void call_again(Rank rank) { called_again_.insert(rank); }
-  bool anybody_called_again() const { return !called_again_.empty(); }
-  Rank first_called_again() const { return *called_again_.begin(); }
-  // A member that is alive and has not called again, or that ended on its own: it rules out the next function.
-  std::optional<Rank> not_called_again() const;
 
   // ---- its seal ----
   // Either the words of `awaited` arrive, or news of their deaths.
@@ -101,13 +83,8 @@ class Round {
   std::optional<Activate> activated_;
   bool formed_ = false;
   bool stepped_ = false;
-  bool released_ = false;
   std::set<Rank> paused_;
-  std::set<Rank> finished_;
-  std::set<Rank> exited_;
-  std::set<Rank> died_late_;  // of those that exited or finished
-  std::vector<LateDeath> late_deaths_;
-  std::set<Rank> called_again_;
+  Ending ending_;
   std::set<NodeId> sealed_nodes_;
   std::set<Rank> awaited_;
   std::map<Rank, SealedWord> words_;

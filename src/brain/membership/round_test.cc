@@ -51,12 +51,12 @@ TEST(Round, before_it_is_activated_an_answer_is_enough_and_a_lost_node_answers_b
 
 TEST(Round, is_through_when_all_finished_or_exited) {
   Round round = two_nodes();
-  round.finish(0);
-  round.exit(0);  // after it had finished
-  round.finish(1);
+  round.ending().finish(0);
+  round.ending().exit(0);  // after it had finished
+  round.ending().finish(1);
   EXPECT_FALSE(round.all_through());
   EXPECT_FALSE(round.all_exited());
-  round.exit(2);
+  round.ending().exit(2);
   EXPECT_TRUE(round.all_through());
 }
 

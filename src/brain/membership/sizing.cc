@@ -213,8 +213,8 @@ Sizing::Next Sizing::next() {
   using What = Next::What;
   const bool plain = job_.is_plain();
   const bool waits = job_.phase == Phase::kGathering && !job_.placement.unassigned().empty();
-  const bool runs =
-      job_.phase == Phase::kRunning && job_.round.stepped() && !job_.round.released() && !job_.round.anybody_through();
+  const bool runs = job_.phase == Phase::kRunning && job_.round.stepped() && !job_.round.ending().released() &&
+                    !job_.round.ending().anybody_through();
   if (!plain && ((!waits && !runs) || (postponed_at_ && job_.now - *postponed_at_ < kPostponedFor))) {
     return {};
   }

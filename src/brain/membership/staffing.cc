@@ -51,7 +51,7 @@ void start_spares(Job& job, NodeId node, const std::string& because) {
 
 void keep_spares(Job& job) {
   const bool runs = (job.phase == Phase::kRunning && job.round.stepped()) || job.is_plain();
-  if (!runs || job.round.released() || job.round.anybody_through()) {
+  if (!runs || job.round.ending().released() || job.round.ending().anybody_through()) {
     return;
   }
   if (job.config.spares == 0 && job.config.spare_nodes == 0 && !job.config.elastic) {

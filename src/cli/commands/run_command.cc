@@ -174,6 +174,38 @@ StatusOr<JobToken> token_of(const agent::JobSpec& spec, const sigset_t& signals,
   return await_token(spec.token_file, join_timeout(spec), signals, got);
 }
 
+// Blocked before any thread starts, so only the agent's signalfd sees them.
+sigset_t block_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    sigaddset(&signals, signal);
+  }
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  // Slurm sends a signal to every process of a job. It is meant for the launcher (where it is blocked, so the signalfd
+  // still receives it). The processes it starts would die of it, but may still set a handler.
+  signal(SIGUSR1, SIG_IGN);
+  return signals;
+}
+
+// On node 0.
+StatusOr<std::unique_ptr<coordinator::Coordinator>> start_coordinator(const agent::JobSpec& spec, const JobToken& token,
+                                                                      const Meeting& meeting, agent::OutputPump& pump,
+                                                                      observe::Journal& journal) {
+  journal.write("job_started", {kTerm, 0}, "",
+                {{"world_size", int64_t{spec.world_size()}},
+                 {"spares", int64_t{spec.spares}},
+                 {"script", spec.script},
+                 {"version", std::string(kVersion)}});
+  return coordinator::Coordinator::start({.membership = membership_config(spec),
+                                          .listen = meeting.listen,
+                                          .key = net::SharedKey::control(token, spec.run_id),
+                                          .plain_data = spec.data_plane == "plain",
+                                          .say = [&pump](const std::string& line) { pump.say(line); }},
+                                         &journal);
+}
+
 int exit_with(const agent::JobSpec& spec, const agent::JobEnd& end) {
   if (const size_t first = end.message.find('\n'); end.exit_code == 0 && first != std::string::npos) {
     print_line(stderr, "keepstep: the job succeeded, but it continued after failures:" + end.message.substr(first));
@@ -219,18 +251,7 @@ int run_main(const std::vector<std::string>& args) {
     return 1;
   }
   unsetenv("KEEPSTEP_TOKEN");  // no process started from here needs it
-  // Blocked before any thread starts, so only the agent's signalfd sees them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
-    sigaddset(&signals, signal);
-  }
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  // Slurm sends a signal to every process of a job. It is meant for the launcher (where it is blocked, so the signalfd
-  // still receives it). The processes it starts would die of it, but may still set a handler.
-  signal(SIGUSR1, SIG_IGN);
-
+  const sigset_t signals = block_signals();
   int got = 0;
   const StatusOr<JobToken> token = token_of(spec, signals, got);
   StatusOr<Meeting> meeting = !token.ok()            ? StatusOr<Meeting>(token.status())
@@ -248,17 +269,7 @@ int run_main(const std::vector<std::string>& args) {
   LeftToken left_token;
   std::unique_ptr<coordinator::Coordinator> coordinator;
   if (spec.node_rank == 0) {
-    (*journal)->write("job_started", {kTerm, 0}, "",
-                      {{"world_size", int64_t{spec.world_size()}},
-                       {"spares", int64_t{spec.spares}},
-                       {"script", spec.script},
-                       {"version", std::string(kVersion)}});
-    auto started = coordinator::Coordinator::start({.membership = membership_config(spec),
-                                                    .listen = meeting->listen,
-                                                    .key = net::SharedKey::control(*token, spec.run_id),
-                                                    .plain_data = spec.data_plane == "plain",
-                                                    .say = [&pump](const std::string& line) { pump.say(line); }},
-                                                   journal->get());
+    auto started = start_coordinator(spec, *token, *meeting, pump, **journal);
     if (!started.ok()) {
       return fail(started.status());
     }

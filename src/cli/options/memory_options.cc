@@ -42,6 +42,15 @@ struct Option {
   std::function<void(const GivenValue&, MemoryOptions&)> take;
 };
 
+std::string no_option(const std::string& name, const std::vector<Option>& known) {
+  std::vector<std::string> names = {"--background"};
+  for (const Option& each : known) {
+    names.emplace_back(each.name);
+  }
+  const std::string meant = nearest(name, names);
+  return absl::StrFormat("'%s' is no option%s", name, meant.empty() ? "" : "; did you mean " + meant + "?");
+}
+
 void take_address(const GivenValue& given, const char* like, MemoryOptions& options,
                   const std::function<void(SocketAddress)>& put) {
   StatusOr<SocketAddress> address = SocketAddress::parse(given.value);
@@ -134,13 +143,7 @@ MemoryOptions parse_memory_serve(const std::vector<std::string>& args, const Env
     }
     const auto found = std::find_if(known.begin(), known.end(), [&](const Option& each) { return each.name == name; });
     if (found == known.end()) {
-      std::vector<std::string> names = {"--background"};
-      for (const Option& each : known) {
-        names.emplace_back(each.name);
-      }
-      const std::string meant = nearest(name, names);
-      options.mistakes.push_back(
-          absl::StrFormat("'%s' is no option%s", name, meant.empty() ? "" : "; did you mean " + meant + "?"));
+      options.mistakes.push_back(no_option(name, known));
       continue;
     }
     if (equals == std::string::npos && i + 1 == args.size()) {

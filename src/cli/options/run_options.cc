@@ -40,6 +40,9 @@ class OptionsParser {
     script();
     output();
     recovery();
+    detection();
+    log_rules();
+    injections();
     addresses();
     token();
     if (!mistakes_.empty()) {
@@ -58,6 +61,8 @@ class OptionsParser {
   void script_file();
   void output();
   void recovery();
+  void detection();
+  void injections();
   void log_rules();
   void addresses();
   void token();
@@ -299,13 +304,30 @@ void OptionsParser::recovery() {
       "interrupt-timeout", spec_.interrupt_timeout_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   take(
-      "hang-timeout", spec_.hang, [](const auto& text) { return hang_timeout(text, kMaxSeconds); },
-      absl::StrFormat("give auto, off, or seconds above 0 and at most %g", kMaxSeconds));
-  take(
       "monitor-interval", spec_.monitor_interval_s, [](const auto& text) { return seconds_up_to(text, kMaxSeconds); },
       absl::StrFormat("give seconds above 0 and at most %g", kMaxSeconds));
   spec_.check_all_steps = tokens_.has("check");
   spec_.allow_inject = tokens_.has("allow-inject");
+  if (const auto plane = tokens_.last("data-plane")) {
+    spec_.data_plane = plane->value;
+    if (plane->value != "tls" && plane->value != "plain") {
+      mistake(*plane, "give tls or plain");
+    }
+  }
+  if (const auto action = tokens_.last("on-notice")) {
+    spec_.requeue_on_notice = action->value == "requeue";
+    if (action->value != "stop" && action->value != "requeue") {
+      mistake(*action, "give stop or requeue");
+    } else if (spec_.requeue_on_notice && spec_.slurm_job.empty()) {
+      mistake(*action, "this is no job of Slurm (SLURM_JOB_ID is not set), so nothing can be requeued; leave it out");
+    }
+  }
+}
+
+void OptionsParser::detection() {
+  take(
+      "hang-timeout", spec_.hang, [](const auto& text) { return hang_timeout(text, kMaxSeconds); },
+      absl::StrFormat("give auto, off, or seconds above 0 and at most %g", kMaxSeconds));
   if (const auto digests = tokens_.last("digests")) {
     spec_.digests = digests->value;
     if (digests->value != "auto" && digests->value != "on" && digests->value != "off") {
@@ -338,21 +360,9 @@ void OptionsParser::recovery() {
       mistake(*apart, "give warn or refuse");
     }
   }
-  if (const auto plane = tokens_.last("data-plane")) {
-    spec_.data_plane = plane->value;
-    if (plane->value != "tls" && plane->value != "plain") {
-      mistake(*plane, "give tls or plain");
-    }
-  }
-  if (const auto action = tokens_.last("on-notice")) {
-    spec_.requeue_on_notice = action->value == "requeue";
-    if (action->value != "stop" && action->value != "requeue") {
-      mistake(*action, "give stop or requeue");
-    } else if (spec_.requeue_on_notice && spec_.slurm_job.empty()) {
-      mistake(*action, "this is no job of Slurm (SLURM_JOB_ID is not set), so nothing can be requeued; leave it out");
-    }
-  }
-  log_rules();
+}
+
+void OptionsParser::injections() {
   const auto given = tokens_.values.find("inject");
   if (given == tokens_.values.end()) {
     return;

@@ -146,15 +146,19 @@ StatusOr<TokenIndex> TokenIndex::open(std::span<const std::byte> bytes, const st
     return wrong(absl::StrFormat("the documents do not end at sequence %d, the last one's end", index.sequences_));
   }
   if (!contiguous) {
-    index.starts_.reserve(index.sequences_ + 1);
-    uint64_t start = 0;
-    for (uint64_t i = 0; i < index.sequences_; ++i) {
-      index.starts_.push_back(start);
-      start += static_cast<uint64_t>(index.length(i));
-    }
-    index.starts_.push_back(start);
+    index.list_starts();
   }
   return index;
+}
+
+void TokenIndex::list_starts() {
+  starts_.reserve(sequences_ + 1);
+  uint64_t start = 0;
+  for (uint64_t i = 0; i < sequences_; ++i) {
+    starts_.push_back(start);
+    start += static_cast<uint64_t>(length(i));
+  }
+  starts_.push_back(start);
 }
 
 int32_t TokenIndex::length(uint64_t sequence) const { return load<int32_t>(lengths_ + sequence * sizeof(int32_t)); }

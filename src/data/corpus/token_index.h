@@ -71,6 +71,7 @@ class TokenIndex {
   bool contiguous() const { return starts_.empty(); }
 
  private:
+  void list_starts();
   int32_t length(uint64_t sequence) const;
   int64_t pointer(uint64_t sequence) const;
   int64_t entry(uint64_t number) const;

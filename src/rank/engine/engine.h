@@ -52,7 +52,6 @@ class Engine {
   const Assignment& assignment() const { return generation_.assignment; }  // once the brain has a rank
   const brain::Moved& moved() const { return moved_; }                     // follows from the change to this assignment
   const Activation& activation() const { return generation_.activation; }  // once it is ready
-  bool across() const { return generation_.across(); }                     // the generation has members on other nodes
   // The generation's collectives; null before the first assignment. Holders must release it before the next
   // wait_assignment, which gives its arena to the new generation.
   std::shared_ptr<comm::Communicator> communicator() { return generation_.communicator; }

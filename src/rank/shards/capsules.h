@@ -31,6 +31,7 @@ class Capsules {
   // Before the vote on `version`: sends a copy of the capsule to another node, and receives the copies kept here. OK
   // when interrupted: the vote will find the seal.
   Status copy(brain::Version version);
+  bool copied() const { return generation_.across(); }  // there are other nodes
 
  private:
   std::optional<std::string> neighbours(brain::Version version) const;

@@ -25,7 +25,7 @@ def train(run: Run, chosen: argparse.Namespace) -> None:
     state = run.setup(lambda: keepstep.State(**gpt_setup.build(0)._asdict()).with_unprotected(text=gpt_setup.text()))
     model, optimizer, schedule = state.model, state.optimizer, state.schedule
     replica = run.ddp(model)
-    votes = run._votes
+    votes = run._step_commits.votes
     of_gradients = votes._of_gradients
     digest_s = []
     digest_cpu_s = []

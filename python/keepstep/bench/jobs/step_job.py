@@ -64,7 +64,7 @@ def train(run: Run, args: argparse.Namespace) -> None:
             inner["voted"], inner["decided"] = engine.last_vote
             return result
 
-    run._engine = Timed()
+    run._step_commits._engine = Timed()
     left = time.perf_counter_ns()
     process_cpu = time.process_time_ns()
     for step in run.steps(Nothing(), global_batch=run.world_size, micro_batch=1, last_step=args.warmup + args.steps):

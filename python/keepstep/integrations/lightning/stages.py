@@ -58,7 +58,7 @@ def evaluate(trainer: Any) -> Any:
     @keepstep.recoverable(rehearse=False)
     def lightning_stage(run: Run) -> None:
         run.setup(lambda: keepstep.State(model=module))
-        run._init_process_group()
+        run._entries.init_process_group()
         run._form(f"Trainer.{trainer.state.fn}")
         strategy.enter(run)
         strategy.lacks_training = False

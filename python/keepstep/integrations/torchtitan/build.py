@@ -43,7 +43,7 @@ def build(run: Run, config: Any) -> keepstep.State:
     """The state of the trainer of `config`; beside it `trainer`, and `first`: where it begins (`RankState`)."""
     with _logs_of_one_job(run._session):
         trainer = recovering(config._owner)(config=dataclasses.replace(config))  # as its build() does
-    if run._assignment("torchtitan").version == 0:
+    if run._session.need_rank("torchtitan").version == 0:
         with _loads_alone():
             trainer.checkpointer.load(step=trainer.config.checkpoint.load_step)
     position = RankState(trainer)

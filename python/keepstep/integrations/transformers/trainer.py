@@ -126,7 +126,7 @@ class RecoverableTrainer(Trainer):
         @keepstep.recoverable(rehearse=False)
         def outside_training(run: Run) -> Any:
             run.setup(lambda: keepstep.State(model=self.model))
-            run._init_process_group()
+            run._entries.init_process_group()
             run._form("Trainer.evaluate")
             self._lacks_training = False
             process_state.enter(run)

@@ -60,7 +60,7 @@ def require_fitting_world(run: Run, batches: int | None, what: str, last_step: i
     run._loops.tell_useful(batches, sizes)
     if run.world_size in sizes:
         return
-    if (last_step is None or run.version < last_step) and run._may_change_size():
+    if (last_step is None or run.version < last_step) and run._loops.may_pause:
         run._loops.pause()
     named = ", ".join(map(str, sizes))
     raise KeepstepError(

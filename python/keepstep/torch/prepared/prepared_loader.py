@@ -284,7 +284,7 @@ class PreparedLoader:
         if self._step is not None and not self._step.committed:
             self._run._committed.continue_loop(end)
             return
-        self._run._enter_loop()
+        self._run._loops.enter()
         if not self._run.rehearsing:
             loops.begin(self._run._committed.position, end)
         else:
@@ -372,4 +372,4 @@ class PreparedLoader:
         return step
 
     def _commit(self, update: tuple[Callable[[], Any], ...], communicates: bool, veto: Any) -> None:
-        self._run._commit_step(self._open("step()"), update, communicates, veto)
+        self._run._step_commits.commit(self._open("step()"), update, communicates, veto)

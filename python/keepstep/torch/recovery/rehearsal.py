@@ -173,7 +173,7 @@ class Rehearsal:
         if self.entered:
             return
         registry = self._run._registry
-        self._run._get_ready()
+        self._run._entries.get_ready()
         flat = registry.flatten()
         frozen = registry.frozen_names()  # too large to copy; built again if they change all the same
         copied = [tensor for name, tensor in flat.tensors.items() if name not in frozen]
@@ -244,9 +244,7 @@ class Rehearsal:
             if self._ops is not None:
                 self._ops.completer.close()
                 self._ops.release()
-            run._drop_generation(keep_world=False)
-            run._hooks.clear()
-            run._store = None
+            run._entries.leave_rehearsal()
             changed = self._restore()
         except Exception as error:
             changed = {f"{type(error).__name__}: {error}": list(protected)}
@@ -291,9 +289,8 @@ class Rehearsal:
         """Forgets everything, so that ``run.setup`` builds it again; returns what to report."""
         _count(self._session, _SPOILT, 1)
         what = f"it changed {', '.join(list(changed)[:8])}, which could not be put back"
-        self._run._spoilt = Spoilt(what, [protected.get(name) for names in changed.values() for name in names])
-        self._run._divide_anew()
-        self._run._ready = False
+        spoilt = Spoilt(what, [protected.get(name) for names in changed.values() for name in names])
+        self._run._entries.build_again(spoilt)
         return f"{what}; run.setup builds it again"
 
 

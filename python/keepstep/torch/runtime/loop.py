@@ -67,7 +67,7 @@ def _leave_last(current: Session) -> None:
     global _last
     if _last is not None:
         _last.returned.check()
-        _last.run._leave_for_good()
+        _last.run._entries.leave_for_good()
         _last = None
         current.start_again()
 
@@ -89,11 +89,11 @@ def _run_to_the_end(
         try:
             if reason is not None:
                 _repeated.next_entry()
-                run._unwind(reason)
+                run._entries.unwind(reason)
             result, exits = _left(current, enter) if early is None else (early.value, None)
             early = None
-            run._returned()
-            returned.tell(result, run._states_without_rank())
+            run._entries.returned()
+            returned.tell(result, run._states.without_rank())
             current.engine.finish()
             break
         except (Interruption, _engine.Interrupted) as interruption:

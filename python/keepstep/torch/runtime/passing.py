@@ -45,4 +45,4 @@ def _set_up(session: Session, run: Run, enter: Callable[[Run], Any]) -> dict[str
         pass
     finally:
         session.passing = False
-    return run._states_without_rank()
+    return run._states.without_rank()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keepstep._errors import KeepstepError
+from keepstep._state import protected_fields
 from keepstep.checkpoint.safetensors import DTYPES, Layout, lay_out
 from keepstep.publications import MAX_NAME_BYTES
 from keepstep.torch.distributed import agreement
@@ -92,28 +93,37 @@ class Publications:
         self._compared = False  # what is published of a step
         self._copies: threading.Thread | None = None
 
-    def add(self, publication: Publication) -> None:
-        what = f"run.publish({publication.name!r})"
-        name = publication.name
+    def add(self, name: str, module: torch.nn.Module | None, every_steps: int, only_trained: bool) -> None:
+        what = f"run.publish({name!r})"
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= MAX_NAME_BYTES:
             raise KeepstepError(f"{what}: a printable name of 1 to {MAX_NAME_BYTES} bytes is needed")
-        if type(publication.every_steps) is not int or publication.every_steps < 1:
-            raise KeepstepError(
-                f"{what}: every_steps={publication.every_steps!r}; a number of steps from 1 on is needed"
-            )
+        if type(every_steps) is not int or every_steps < 1:
+            raise KeepstepError(f"{what}: every_steps={every_steps!r}; a number of steps from 1 on is needed")
         if len(self._all) >= MAX_PUBLICATIONS:
             raise KeepstepError(f"{what}: at most {MAX_PUBLICATIONS} names can be published")
-        if publication.name in self._all:
+        if name in self._all:
             raise KeepstepError(f"{what}: it is published already in this entry; give this one another name")
         if not self._run._loops.first:
             raise KeepstepError(f"{what} comes too late: call it in every entry, before run.steps")
-        known = {id(each) for module in self._run._registry.modules() for each in module.parameters()}
-        for path, parameter in publication.module.named_parameters():
+        module = self._only_module(what, every_steps) if module is None else module
+        publication = Publication(name, module, every_steps, only_trained)
+        known = {id(each) for known in self._run._registry.modules() for each in known.parameters()}
+        for path, parameter in module.named_parameters():
             if id(parameter) not in known:
                 raise KeepstepError(f"{what}: '{path}' is not protected; publish what build() returned")
         if not self._run._shards.divided:
             publication.held()
-        self._all[publication.name] = publication
+        self._all[name] = publication
+
+    def _only_module(self, what: str, every_steps: int) -> torch.nn.Module:
+        fields = [each for state in self._run._states.all() for each in protected_fields(state).values()]
+        modules = [each for each in fields if isinstance(each, torch.nn.Module) and [*each.parameters()]]
+        if len(modules) != 1:
+            raise KeepstepError(
+                f"{what}: run.setup protects {len(modules)} modules; say which one, as in "
+                f"{what[:-1]}, state.model, every_steps={every_steps})"
+            )
+        return modules[0]
 
     def clear(self) -> None:
         """The function was left; the next entry registers its own."""

@@ -3,60 +3,46 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
-import sys
 import time
-import traceback
-import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from keepstep import _engine
 from keepstep._destination import Destination
-from keepstep._engine import Assignment
 from keepstep._entry import Entry
 from keepstep._errors import Interruption, KeepstepError
 from keepstep._options import RecoverOptions
 from keepstep._redundancy import Parity
 from keepstep._session import Session
-from keepstep._state import State, protected_fields
-from keepstep.torch import seeds
-from keepstep.torch.checkpoint import settings as checkpoint_settings
-from keepstep.torch.current_run import current, set_current
+from keepstep._state import State
+from keepstep.torch.current_run import set_current
 from keepstep.torch.data.map_dataset import MapDataset
 from keepstep.torch.data_parallel import replicas
 from keepstep.torch.data_parallel.replicate import Replicate
-from keepstep.torch.distributed import agreement, foreign_groups, nccl, nccl_world
-from keepstep.torch.integrity import bit_flip, checks, digests
-from keepstep.torch.integrity.rechecks import Rechecks
-from keepstep.torch.recovery import membership, parked, rehearsal
-from keepstep.torch.recovery.committed import Committed, Holders, restored
-from keepstep.torch.runtime import log_values
-from keepstep.torch.runtime.commit import FLAG_VETO, Commit
+from keepstep.torch.distributed import nccl
+from keepstep.torch.integrity import bit_flip
+from keepstep.torch.recovery import rehearsal
+from keepstep.torch.recovery.committed import Committed, restored
+from keepstep.torch.runtime.commit import Commit
+from keepstep.torch.runtime.entries import Entries
 from keepstep.torch.runtime.evaluations import Evaluations
 from keepstep.torch.runtime.guards import Guards
 from keepstep.torch.runtime.hooks import Hooks
-from keepstep.torch.runtime.publications import Publication, Publications
-from keepstep.torch.runtime.step_loops import StepLoops, interruptible
-from keepstep.torch.sharded import fsdp, pipelining
+from keepstep.torch.runtime.publications import Publications
+from keepstep.torch.runtime.run_steps import run_steps
+from keepstep.torch.runtime.saves import Saves
+from keepstep.torch.runtime.states import States
+from keepstep.torch.runtime.step_commits import StepCommits
+from keepstep.torch.runtime.step_loops import StepLoops
 from keepstep.torch.sharded.shards import ShardCounts, Shards
-from keepstep.torch.state.capsule import Capsule
 from keepstep.torch.state.registry import Registry
-from keepstep.torch.step import early_exit
-from keepstep.torch.step.batch_sizes import Batches, checked_position
 from keepstep.torch.step.open_step import CommittedStep, OpenStep
 from keepstep.torch.step.steps import Step
-from keepstep.torch.step.stream_plan import plan_for
-from keepstep.torch.step.without_loss import WithoutLoss
-from keepstep.torch.tensors import cuda, dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -64,31 +50,10 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from keepstep.scaling import PerWorld
-    from keepstep.torch.checkpoint.manager import CheckpointManager
     from keepstep.torch.data.cached import CachedLoader
 
 T = TypeVar("T")
 S = TypeVar("S", bound=State)
-
-MAX_LOG_BYTES = 100_000
-
-
-def _before_forward(module: torch.nn.Module) -> None:
-    """Asks the current run: a module may come from an earlier function."""
-    run = current()
-    if isinstance(run, Run):
-        run._guards.before_forward(module, run._in_step)
-        if run._in_step and run._loops.step is not None and torch.is_grad_enabled():
-            run._loops.step._before_forward()
-
-
-def _checked(built: object) -> State:
-    if not isinstance(built, State):
-        raise KeepstepError(
-            f"run.setup: build() returned a {type(built).__qualname__}; return "
-            "keepstep.State(model=model, optimizer=optimizer)"
-        )
-    return built
 
 
 class Run:
@@ -104,40 +69,26 @@ class Run:
         self._options = options
         self._registry = Registry()
         session.choose_flip = functools.partial(bit_flip.choose, self._registry)
-        self._capsule: Capsule | None = None
-        self._states: dict[str, State] = {}  # what run.setup built, by name
-        self._states_of_rank: set[str] = set()  # names of those that need a rank to be built
-        self._set_up: set[str] = set()  # their names, in this entry
-        self._spoilt: rehearsal.Spoilt | None = None  # by this process's rehearsal
         if isinstance(options.redundancy, Parity) and session.welcome.elastic:
             raise KeepstepError(
                 "recoverable(redundancy=Parity(...)): this job is elastic (--nnodes MIN:MAX or --min-replicas), and "
                 "parity groups cannot follow another number of ranks yet; use keepstep.Copies(2) or more"
             )
-        self._shards = self._no_shards()
-        self._checkpoints: CheckpointManager | None = None
-        self._save_settings: checkpoint_settings.Settings = {}  # of run.checkpoint; empty: not called
-        self._assigned = False  # the entry starts with the assignment that has already arrived
-        session.capsule_ids = self._capsule_ids
-        self._store: object | None = None  # of the process group that ddp() made
-        self._world = nccl_world.WorldConnection(session)
-        self._ready = False  # a spare: to park
-        self._joined = False  # once: then the registry is complete
-        self._cuda_devices: list[torch.device] = []  # of the protected state, for the votes
-        self._votes = digests.Digests(session, self._registry)
-        self._checks = checks.Checks(session, self._registry, function)
-        self._without_loss = WithoutLoss(session)
-        self._committed = Committed(self._registry, self._capsule_ids, lambda: self._commit.versions())
-        self._commit = Commit(session, self._registry, self._committed, lambda: self._capsule)
-        self._guards = Guards(session, self._committed, self._commit, lambda: self._capsule)
+        self._shards = Shards(session, self._registry, options.redundancy)
+        self._entries = Entries(self)
+        session.capsule_ids = self._entries.capsule_ids
+        self._states = States(self)
+        self._saves = Saves(self)
+        self._committed = Committed(self._registry, self._entries.capsule_ids, lambda: self._commit.versions())
+        self._commit = Commit(session, self._registry, self._committed, lambda: self._entries.capsule)
+        self._step_commits = StepCommits(self, function)
+        self._guards = Guards(session, self._committed, self._commit, lambda: self._entries.capsule)
         self._registry.beside = self._committed
         replicas.around_wrap = self._committed.as_wrapped
-        self._entering = False  # left, and put back; the entry has not yet reached what needs peers
         self._loops = StepLoops(self)
         self._evaluations = Evaluations(self)
         self._publications = Publications(self)
         self._hooks = Hooks()
-        self._rechecks: Rechecks | None = None
         set_current(self)
 
     # ---- what others may ask of the current run (current_run.py) ----
@@ -163,25 +114,48 @@ class Run:
         """Whether all ranks know that the world changes after the last committed step."""
         return self._engine.pauses
 
-    # ---- who we are ----
+    def _form(self, what: str) -> None:
+        """Joins the generation if this process has not yet: waits for a rank and for the state. `what` needs them."""
+        self._entries.form(what)
 
-    def _assignment(self, what: str) -> Assignment:
-        return self._session.need_rank(what)
+    def _require_peers(self, what: str) -> None:
+        """Raises in an entry that has set up its state and not yet joined its peers."""
+        self._entries.require_peers(what)
+
+    def _before_forward(self, module: torch.nn.Module) -> None:
+        """The forward of a protected module begins. Raises where it would use what no commit left."""
+        self._guards.before_forward(module, self._in_step)
+        if self._in_step and self._loops.step is not None and torch.is_grad_enabled():
+            self._loops.step._before_forward()
+
+    def _check_interrupted(self) -> None:
+        if self._engine.interrupted():
+            raise Interruption("the generation ended")
+
+    def _check_results(self) -> None:
+        """Raises if the generation ended and cut a collective short: what it returned must not be used."""
+        from keepstep.torch.distributed.hosts import communication
+
+        # Called for each event of a loop: looking for NCCL's groups, which are aborted without a word, comes last.
+        if self._engine.interrupted() and (communication.cut_short or nccl.backends()):
+            self._check_interrupted()
+
+    # ---- the process and its rank ----
 
     @property
     def rank(self) -> int:
         """This process's rank. Asking for it in ``build`` is an error: the rank is not known yet."""
-        return self._assignment("run.rank").rank
+        return self._session.need_rank("run.rank").rank
 
     @property
     def world_size(self) -> int:
         """Ranks of the current generation."""
-        return self._assignment("run.world_size").world_size
+        return self._session.need_rank("run.world_size").world_size
 
     @property
     def generation(self) -> int:
         """The generation's number, from 1; each fault starts a new one."""
-        return self._assignment("run.generation").generation
+        return self._session.need_rank("run.generation").generation
 
     @property
     def rehearsing(self) -> bool:
@@ -194,12 +168,12 @@ class Run:
     @property
     def entry(self) -> Entry:
         """Why the function was entered this time."""
-        return Entry(self._assignment("run.entry").entry)
+        return Entry(self._session.need_rank("run.entry").entry)
 
     @property
     def because(self) -> str:
         """The same as a sentence of the coordinator."""
-        return self._assignment("run.because").because
+        return self._session.need_rank("run.because").because
 
     @property
     def seed(self) -> int:
@@ -238,75 +212,7 @@ class Run:
         Raises:
             KeepstepError: a field cannot be sent to another process; a second state has no name.
         """
-        if name in self._set_up:
-            which = f"'{name}'" if name else "without a name"
-            raise KeepstepError(
-                f"run.setup: the state {which} is set up already in this entry; give this one a name of its own: "
-                "run.setup(build, name=...)"
-            )
-        if "/" in name or "." in name:
-            raise KeepstepError(f"run.setup: the name '{name}' holds a '/' or a '.'")
-        state = self._states.get(name)
-        if state is None:
-            if self._session.formed:
-                raise KeepstepError(
-                    "run.setup comes too late: this rank trains already; call it before run.ddp, in every entry and on "
-                    "all ranks"
-                )
-            if sharded or with_rank:
-                state = self._build_with_rank(build, name, sharded)
-                self._states_of_rank.add(name)
-            else:
-                state = self._build(build, name)
-        self._protect(name, state)
-        self._states[name] = state
-        self._set_up.add(name)
-        return state  # type: ignore[return-value]
-
-    def _protect(self, name: str, state: State) -> None:
-        fields = {f"{name}.{field}" if name else field: item for field, item in protected_fields(state).items()}
-        known = self._registry.objects
-        if all(known.get(each) is item for each, item in fields.items()):
-            return
-        if both := ({name} & known.keys()) | (fields.keys() & self._states.keys()):
-            raise KeepstepError(f"run.setup: '{both.pop()}' is the name of a state and of a field; rename one of them")
-        if self._spoilt is not None:
-            self._spoilt.refuse(self._session, fields)
-        for each, item in fields.items():
-            self._registry.add(each, item)
-        fsdp.check_can_recover(self._registry.modules())
-        self._registry.check_carried()  # what cannot be sent is reported now, not at the first fault
-
-    def _build(self, build: Callable[[], State], name: str) -> State:
-        self._session.injector.at("build", self.version + 1)
-        seeds.seed_all(_engine.mix_seed(self.seed, zlib.crc32(name.encode())))
-        self._session.building = True
-        try:
-            return _checked(build())
-        finally:
-            self._session.building = False
-
-    def _build_with_rank(self, build: Callable[[], State], name: str, sharded: bool) -> State:
-        self._assignment("run.setup(sharded=True)" if sharded else "run.setup(with_rank=True)")
-        if self.rehearsing:
-            raise rehearsal.NotWorthIt
-        from keepstep.torch.distributed.hosts import shard_building
-
-        seeds.seed_all(_engine.mix_seed(self.seed, 1 << 32, zlib.crc32(name.encode())))
-        self._session.building_with_rank = True
-        try:
-            self._init_process_group()
-            with dtensor.alone():
-                built = _checked(build())
-        finally:
-            self._session.building_with_rank = False
-            shard_building.close()
-        replicas.keep_groups()
-        pipelining.remember()
-        if sharded:
-            self._shards.divided = True
-            self._engine.built()
-        return built
+        return self._states.setup(build, name, sharded, with_rank)  # type: ignore[return-value]
 
     def checkpoint(
         self, *destinations: Destination | str | os.PathLike[str], memory_every_steps: int | None = None
@@ -328,24 +234,7 @@ class Run:
         Raises:
             KeepstepError: a destination cannot be used.
         """
-        checkpoint_settings.check_memory_every_steps(memory_every_steps, elastic=self._session.welcome.elastic)
-        checked = checkpoint_settings.checked(destinations)
-        if self._session.witness is not None:
-            checked = self._session.witness.redirected(checked)
-        if self.rehearsing or self._session.passing:
-            return
-        if self._checkpoints is None:
-            if self._session.formed:
-                raise KeepstepError("run.checkpoint comes too late: this rank trains already; call it before run.ddp")
-            from keepstep.torch.checkpoint.manager import CheckpointManager
-
-            self._checkpoints = CheckpointManager(self._session, self._registry, checked, lambda: self._shards.wanted)
-        elif self._checkpoints.destinations != checked:
-            raise KeepstepError("run.checkpoint: other arguments than in the previous entry of the training function")
-        self._save_settings = checkpoint_settings.settings_of(checked, memory_every_steps)
-        if memory_every_steps == 1:
-            self._shards.of_replicas = True
-        self._shards.copy_every(memory_every_steps or 1)
+        self._saves.begin(destinations, memory_every_steps)
 
     @overload
     def ddp(
@@ -379,24 +268,8 @@ class Run:
                 f"run.ddp: no parameter of this {type(model).__name__} is protected; wrap a model that build() "
                 "returned, as in run.ddp(state.model)"
             )
-        self._init_process_group()
+        self._entries.init_process_group()
         return replicas.wrap_reproducibly(model, **options) if reproducible else replicas.wrap(model, **options)
-
-    def _init_process_group(self) -> None:
-        if not dist.is_initialized():
-            from keepstep.torch.distributed.store import GenerationStore
-
-            self._store = GenerationStore(self._session)  # torch holds it, but only as a C++ object
-            backend = "keepstep"
-            options: dict[str, Any] = {}
-            if self._registry.cuda_devices():
-                nccl.check_usable()
-                backend = "cpu:keepstep,cuda:nccl"
-                nccl.before_group(self._session, self.world_size)
-                if nccl_world.reconfigures(self.world_size):
-                    options["enable_reconfigure"] = True
-            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world_size, **options)
-        self._world.connect()
 
     # ---- the loop ----
 
@@ -487,179 +360,7 @@ class Run:
         Random numbers (torch, random, numpy) are seeded at the start of each step from (seed, step, rank); in
         reproducible mode at the start of each micro-batch from (seed, step, micro-batch).
         """
-        self._form("run.steps")
-        if self._committed.position:
-            raise KeepstepError(
-                "run.steps: this function's steps so far used the loader that run.prepare returned; use that, or "
-                "run.steps, for all of them"
-            )
-        foreign_groups.refuse("run.steps")
-        if self._session.witness is not None:
-            last_step = self._session.witness.bounded(last_step)
-        batches = Batches.of(global_batch, micro_batch)
-        place, parts = (self.rank, self.world_size) if mesh is None else (mesh.get_local_rank(), mesh.size())
-        even = fsdp.check_can_recover(self._registry.modules())
-        sizes = batches.even_sizes(self.world_size // parts) if even else []
-        self._loops.tell_useful(batches.max_ranks, sizes)
-        fits = batches.feeds(self.world_size) and (not sizes or self.world_size in sizes)
-        if self.version < last_step and not fits and self._may_change_size():
-            self._loops.pause()
-        position = checked_position(position, self._registry, batches)
-        origin = None if position is None else (self.version + 1, int(position.item()))
-        plan = plan_for(dataset, *batches.at(self.world_size), shuffle, collate, self.seed, place, parts, origin)
-        if even and plan.micro_batches % parts:
-            raise KeepstepError(
-                f"run.steps: {plan.micro_batches} micro-batches a step cannot be shared evenly by {parts} ranks, and "
-                "FSDP2 needs each rank to have as many forward and backward passes as the others; choose global_batch "
-                "and micro_batch so that they can"
-            )
-        if self.rehearsing:
-            self._session.rehearsal.begin_steps()
-            plan = plan.shortened(rehearsal.MICRO_BATCHES)
-        self._enter_loop()
-        loops = self._loops
-        if not self.rehearsing:
-            loops.begin(self.version, last_step)
-        while loops.goes_on(last_step):
-            number = self.version + 1
-            self._session.injector.at("between", number)
-            plan.read_ahead(number)
-            step = Step(self, plan, number, position)
-            loops.open(step)
-            try:
-                yield step
-            except GeneratorExit:
-                loops.left(step)
-                raise
-            if not step.committed:
-                raise KeepstepError(f"step {number} ended without step.commit(...); every step must be committed")
-            loops.finish_body(more=number < last_step)
-        loops.end()
-        if self.version == last_step:  # else this loop ended before this entry
-            self._save_last()
-
-    def _enter_loop(self) -> None:
-        """Looks at what is protected, once before each loop: that takes longer than the rest of a commit."""
-        self._registry.list_parameters()
-        self._cuda_devices = self._registry.cuda_devices()
-        pipelining.ask_quietly()
-        for module in self._registry.modules():
-            early_exit.install(module, self._session, _before_forward)
-        self._commit.refuse_steps_outside(self._refusing_step)
-
-    def _refusing_step(self) -> int:
-        return self._step_now if self._in_step and not self._guards.borrowed else 0
-
-    def _save_last(self) -> None:
-        """At the end of the loop: saves what was not saved yet, and waits for it."""
-        checkpoints = self._checkpoints
-        if checkpoints is None or self.rehearsing:
-            return
-        self._guards.changed("the last checkpoint found it")  # no further commit would do it
-        with self.slow("the last checkpoint"):
-            checkpoints.save_last(self.version, self._capsule_ids())
-
-    def _may_change_size(self) -> bool:
-        return self._session.welcome.elastic and not self.rehearsing
-
-    def _commit_step(
-        self,
-        step: OpenStep,
-        update: tuple[Callable[[], Any], ...],
-        communicates: bool,
-        veto: Callable[[Any], str | bool | None] | None,
-    ) -> None:
-        """`Step.commit`, for any loop's steps."""
-        if step is not self._loops.step or step.committed:
-            raise KeepstepError(f"step {step.number} is over; call step.commit once, inside the loop over run.steps")
-        if self.rehearsing:
-            raise rehearsal.Over
-        if self._guards.borrowed:
-            raise KeepstepError("step.commit inside run.restored(): what it commits would be put back")
-        if step.voted:
-            raise KeepstepError(
-                f"step {step.number} was voted on and its update failed: let the exception pass, so that this rank's "
-                "state is hydrated again"
-            )
-        engine = self._engine
-        number = step.number
-        if self._capsule is not None:
-            if not self._capsule.empty:
-                self._capsule.save(engine, number)
-            engine.copy_capsule(number)
-        step._check_complete()
-        if self._shards.wanted:
-            self._shards.wait(number - 1)
-        self._wait_copied()
-        engine.record_loss(number, *step._loss_to_record())
-        if waited := step.data_waits.line(self.rank):
-            engine.log(number, waited)
-        self._checks.at_commit(number)
-        self._guards.changed(f"step.commit of step {number} found it")
-        self._guards.mode(self._committed.left_mode())
-        if self._session.witness is not None:
-            self._session.witness.computed(number, step.sample_ids)
-        self._session.injector.at("before_vote", number)
-        flags = 0 if veto is None else self._ask(veto, step)
-        self._votes.record(number)
-        step.voted = True
-        commit = self._commit.update_and_vote if communicates else self._commit.vote_and_update
-        all_flags = commit(update, number, functools.partial(self._vote, flags), step._move_position)
-        step.vetoed = bool(all_flags & FLAG_VETO)
-        step.committed = True
-        if not step.keeps_gradients:
-            self._registry.drop_gradients()
-        if self._rechecks is not None:
-            self._rechecks.after(number, self._changed_on_any_rank)
-        if self._shards.wanted:
-            self._shards.protect(number)
-        if self._checkpoints is not None:
-            self._checkpoints.after_step(number, all_flags, self._capsule_ids())
-        step._global_loss = engine.mean_loss(number)
-        if isinstance(step, Step) and not self._shards.wanted:  # of a pipeline only the last stage has a loss
-            self._without_loss.after(step)
-        if self._session.witness is not None:
-            self._session.witness.committed(number, step.loss, self._registry, self._capsule_ids())
-        self._checks.after()
-        self._publications.after(number)
-
-    def _changed_on_any_rank(self, here: set[str], known: set[str]) -> set[str]:
-        """Names that are `here` on any rank, where ranks hold different parts; else `here`."""
-        if not self._shards.divided:
-            return here
-        found = agreement.names_on_any_rank(here, known)
-        self._check_interrupted()
-        return found
-
-    def _ask(self, veto: Callable[[Any], str | bool | None], step: OpenStep) -> int:
-        """The flags of this rank's vote."""
-        reason = veto(step)
-        if not reason:
-            return 0
-        text = reason if isinstance(reason, str) else "its veto function said so"
-        self._session.note("veto", step.number, f"rank {self.rank} vetoes the update of step {step.number}: {text}")
-        return FLAG_VETO
-
-    def _vote(self, flags: int) -> int:
-        """Votes and returns the flags of all ranks. Raises if the step does not count."""
-        if broken := self._engine.broken_link():
-            raise RuntimeError(broken)  # the failure may have spoilt the gradients, so no vote for them
-        if self._cuda_devices:
-            cuda.settle(self._cuda_devices, nccl.backends())
-        if self._checkpoints is not None:
-            flags |= self._checkpoints.flags()
-        return interruptible(functools.partial(self._engine.vote, flags))
-
-    def _log(self, number: int, values: dict[str, Any]) -> None:
-        """`Step.log`, also during an evaluation."""
-        over = current() is not self or self._session.engine.finished
-        if number != (self._step_now or (0 if over else self.version)):
-            raise KeepstepError(f"step {number} is over; call step.log before the next step begins")
-        text = log_values.object_text(values)
-        if len(text) > MAX_LOG_BYTES:
-            raise KeepstepError(f"step.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
-        if not self.rehearsing:
-            self._engine.log(number, text)
+        return run_steps(self, dataset, global_batch, micro_batch, last_step, shuffle, collate, position, mesh)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -678,7 +379,7 @@ class Run:
                 self._guards.outside_of_a_step(self._loops.first)
         if self._shards.wanted and self._session.formed and not self.rehearsing:
             self._shards.wait(self.version)  # what is being copied after a commit must not change
-        self._wait_copied()
+        self._saves.wait_copied()
         self._guards.borrowed += 1
         entered = self._commit.versions()
         put_back: Callable[[], bool] = functools.partial(bool, True)
@@ -725,16 +426,7 @@ class Run:
             KeepstepError: a tensor cannot be published. Whether ranks hold different modules, as the stages of a
                 pipeline, is found when the loop begins.
         """
-        if module is None:
-            modules = [each for state in self._states.values() for each in protected_fields(state).values()]
-            modules = [each for each in modules if isinstance(each, torch.nn.Module) and [*each.parameters()]]
-            if len(modules) != 1:
-                raise KeepstepError(
-                    f"run.publish({name!r}): run.setup protects {len(modules)} modules; say which one, as in "
-                    f"run.publish({name!r}, state.model, every_steps={every_steps})"
-                )
-            (module,) = modules
-        self._publications.add(Publication(name, module, every_steps, only_trained))
+        self._publications.add(name, module, every_steps, only_trained)
 
     @contextmanager
     def slow(self, what: str) -> Iterator[None]:
@@ -807,255 +499,8 @@ class Run:
         """
         self._hooks.add(event, function)
 
-    def _stop_on_notice(self) -> None:
-        """Leaves the loop for good, together with all other ranks. Does not return."""
-        self._loops.end()
-        self._save_last()
-        self._wait_copied()
-        with self.slow("notice"):
-            self._hooks.call("notice")
-        interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
-
-    # ---- an elastic job: the world changes ----
-
-    def _leave_shard(self) -> None:
-        """Before the world changes: makes sure that what only this rank holds is on a node that stays."""
-        if self._shards.wanted:
-            self._shards.wait(self.version)
-            self._engine.leave_shard(self.version)
-
-    def _no_shards(self) -> Shards:
-        return Shards(self._session, self._registry, self._options.redundancy)
-
-    def _divide_anew(self) -> None:
-        """Sharded state is divided in a new way from now on: builds everything again and moves the state into it."""
-        self._states.clear()
-        self._set_up.clear()
-        self._hooks.clear()
-        self._registry.clear()
-        self._shards = self._no_shards()
-        self._capsule = None
-        self._checks.forget()
-        self._votes = digests.Digests(self._session, self._registry)
-        self._committed.forget()
-        self._cuda_devices = []
-        self._joined = False
-        if self._checkpoints is not None:
-            self._checkpoints.forget()
-        self._engine.let_go()
-        gc.collect()  # modules keep themselves alive through their hooks, and their memory is needed now
-
     # ---- sharded state ----
 
     def shard_counts(self) -> ShardCounts:
         """What the copies of this rank's shard have cost in this generation."""
         return ShardCounts(*self._engine.shard_counts())
-
-    def _capsule_ids(self) -> set[int]:
-        return set() if self._capsule is None else self._capsule.ids
-
-    # ---- membership ----
-
-    def _check_interrupted(self) -> None:
-        if self._engine.interrupted():
-            raise Interruption("the generation ended")
-
-    def _check_results(self) -> None:
-        """Raises if the generation ended and cut a collective short: what it returned must not be used."""
-        from keepstep.torch.distributed.hosts import communication
-
-        # Called for each event of a loop: looking for NCCL's groups, which are aborted without a word, comes last.
-        if self._engine.interrupted() and (communication.cut_short or nccl.backends()):
-            self._check_interrupted()
-
-    def _form(self, what: str) -> None:
-        """Joins the generation if this process has not yet: waits for a rank and for the state."""
-        if self._session.formed or self._session.building_with_rank:
-            if self._entering and self._session.formed:
-                self._entering = False
-                set_here = self._committed.late_change()
-                self._committed.put_back_manner()  # as on a newcomer, which joins here
-                if set_here and self.entry == "resize" and self.rank == 0:
-                    print(
-                        f"keepstep: {set_here} was set before {what}, where a newcomer gets what its peers have, so it "
-                        "was put back. What is meant for the new number of ranks belongs between run.ddp and "
-                        "run.steps",
-                        file=sys.stderr,
-                    )
-            return
-        if self._session.spare and self._session.assignment is None and self._session.rehearsal is None:
-            self._get_ready()
-        self._session.need_rank(what)
-        if self.rehearsing:
-            self._session.rehearsal.enter()
-        else:
-            self._join()
-
-    def _require_peers(self, what: str) -> None:
-        """``run.setup(sharded=True)`` made the process group; but only what is computed once this process has joined
-        its peers is computed from the state as it was trained."""
-        if self._set_up and not self._session.formed:
-            raise KeepstepError(
-                f"{what} between run.setup and the loop: this process may hold the state as it was built, and not as "
-                "it was trained. Do it in the loop over run.steps, or in a function given to run.evaluate"
-            )
-
-    def _get_ready(self) -> None:
-        if not self._ready:
-            self._ready = True
-            self._spoilt = None  # what build() returned was compared with it
-            parked.get_ready_quietly(self._registry)
-
-    def _join(self) -> None:
-        """Joins the current generation, or a newer one if this one is interrupted."""
-        from keepstep.torch.distributed.hosts import communication
-
-        if self._capsule is None:
-            self._capsule = Capsule(self._registry)
-        if not self._joined:
-            self._rechecks = Rechecks(self._registry)
-        self._shards.check()
-        if not self._joined:
-            checkpoint_settings.require_same(self._session, self.rank, self._save_settings)
-        load = None if self._checkpoints is None else functools.partial(self._load, self._checkpoints, self._capsule)
-        while True:
-            try:
-                if self._checkpoints is not None and self.rank == 0 and self._assignment("join").version == 0:
-                    self._checkpoints.announce()
-                membership.join(self._session, self._registry, self._capsule, self._shards, load)
-            except _engine.Interrupted:
-                if self._next_assignment():
-                    self._assigned = True
-                    raise Interruption("the state is divided anew") from None
-                continue
-            break
-        self._spoilt = None
-        communication.attach(self._session)
-        if self._checkpoints is not None:
-            self._checkpoints.enter()
-            if self.version == 0:
-                self._began_with(0)
-        self._joined = True
-        self._guards.stale_copy(self._shards.wanted)
-        self._committed.record()
-        self._votes.enter(self.rank, self.world_size)
-        self._checks.forget()
-        self._checks.search_again()
-        if self._assignment("checks").generation > 1:
-            self._checks.stop()
-
-    def _load(self, checkpoints: CheckpointManager, capsule: Capsule, version: int) -> None:
-        holders = Holders(self._registry)
-        manner = holders.take({})
-        checkpoints.load(version, capsule)
-        if self._began_with(version) != version:
-            return
-        self._committed.start()
-        if self.rank == 0 and (what := holders.modes_since(manner)):
-            print(
-                f"keepstep: the checkpoint of step {version} changed {what}: what it holds counts. What is to be "
-                "otherwise from here on belongs between run.ddp and run.steps",
-                file=sys.stderr,
-            )
-
-    def _began_with(self, version: int) -> int:
-        """The step from which the job started; `version` if this process is the first to ask."""
-        pair = f"0:{version}".encode()
-        answered, _, _, value = self._session.store(
-            "compare_set", self._session.key("began"), pair, ends_with_generation=False
-        )
-        return int(value) if answered and value else version
-
-    def _unwind(self, reason: str) -> None:
-        """Leaves the interrupted generation and joins the next one."""
-        self._leave_peers(keep_world=self._store is not None)
-        self._call_users_hooks(reason)
-        self._session.injector.at("recovery", self.version + 1)
-        self._committed.left()  # before functions of "resize": their changes to options are meant to last
-        if not self._assigned:
-            self._next_assignment()
-        else:
-            gc.collect()  # the function was left only now, with all that it held
-        self._assigned = False
-        if self._joined:
-            self._entering = True
-            self._guards.left()
-            self._join()  # at once, whatever the function does first; else it still has to protect its state
-        self._hooks.clear()  # the next entry brings its own
-
-    def _wait_copied(self) -> None:
-        """Before protected state changes: waits for those who copy it in the background."""
-        if self._checkpoints is not None:
-            self._checkpoints.wait_copied()
-        self._publications.wait_copied()
-
-    def _leave_peers(self, keep_world: bool) -> None:
-        """Ends what belonged to this generation. `keep_world`: keep the world's process group, where possible."""
-        from keepstep.torch.distributed.hosts import communication
-
-        nccl.leave()
-        cuda.synchronize()
-        self._wait_copied()
-        communication.detach()
-        stays = self._world.can_stay()
-        self._world.forget_abandoned()
-        self._drop_generation(keep_world and stays)
-
-    def _next_assignment(self) -> bool:
-        """Waits for it. True: the function must be entered before this process joins, to build again."""
-        self._session.next_assignment()
-        moved = self._engine.moved
-        if moved.regroup:
-            # torch keeps a group's rank and size from its creation: DDP divides by that size, and scripts trust it.
-            replicas.groups_away(keep_world=False)
-        if moved.put_back:
-            self._committed.put_back()
-        if moved.resized:
-            self._hooks.call("resize", moved.resized_from, self.world_size)
-        if moved.rebuild:
-            self._divide_anew()
-        return moved.rebuild
-
-    def _drop_generation(self, keep_world: bool) -> None:
-        """The function was left: nothing of this entry may show in the next one. The communicator is already gone."""
-        self._loops.clear()
-        self._set_up.clear()
-        self._engine.leave()
-        self._evaluations.clear()
-        self._publications.clear()
-        replicas.drop_all()
-        fsdp.reset_iteration(self._registry.modules())
-        pipelining.as_built()
-        replicas.groups_away(keep_world)
-        self._registry.drop_gradients()
-        for item in self._registry.objects.values():
-            if isinstance(item, torch.amp.GradScaler):
-                # An unscale_ of the interrupted step must not count in its redo.
-                item._per_optimizer_states = defaultdict(torch.amp.grad_scaler._refresh_per_optimizer_state)
-
-    def _call_users_hooks(self, reason: str) -> None:
-        self._hooks.call_quietly("interrupt", reason)
-        self._hooks.drop_all_but("resize")  # closures would keep the memory of what is built again
-        if self._options.health_check is not None:
-            try:
-                self._options.health_check()
-            except Exception as error:
-                traceback.print_exc()
-                raise SystemExit(1) from error  # this process is unhealthy: it ends and is replaced
-
-    def _returned(self) -> None:
-        """The function returned on this rank; it joins now if nothing in it needed peers."""
-        self._form("the end of the training function")
-        self._wait_copied()
-        if self._loops.saves_at_return:
-            self._save_last()
-
-    def _states_without_rank(self) -> dict[str, State]:
-        """The states that any process can build."""
-        return {name: state for name, state in self._states.items() if name not in self._states_of_rank}
-
-    def _leave_for_good(self) -> None:
-        """The function is over; another one begins."""
-        self._leave_peers(keep_world=False)
-        self._hooks.clear()
-        self._commit.close()

@@ -5,17 +5,23 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keepstep import _engine
 from keepstep._engine import NextStep
-from keepstep._errors import Interruption
+from keepstep._errors import Interruption, KeepstepError
+from keepstep.torch.current_run import current
+from keepstep.torch.runtime import log_values
+from keepstep.torch.sharded import pipelining
+from keepstep.torch.step import early_exit
 from keepstep.torch.step.open_step import OpenStep
 
 if TYPE_CHECKING:
     from keepstep.torch.runtime.run import Run
 
 T = TypeVar("T")
+
+MAX_LOG_BYTES = 100_000
 
 
 def interruptible(call: Callable[[], T]) -> T:
@@ -57,12 +63,48 @@ class StepLoops:
             self._useful = (ranks, sizes)
             self._engine.tell_useful(ranks, sizes)
 
+    @property
+    def may_pause(self) -> bool:
+        """Whether the world can change."""
+        return self._run._session.welcome.elastic and not self._run.rehearsing
+
     def pause(self) -> None:
         """Waits at the end of a step, with all other ranks, for the world to change."""
         self.step = None
         interruptible(self._engine.pause)
 
+    def _leave_shard(self) -> None:
+        """Before the world changes: makes sure that what only this rank holds is on a node that stays."""
+        run = self._run
+        if run._shards.wanted:
+            run._shards.wait(run.version)
+            self._engine.leave_shard(run.version)
+
+    def _stop_on_notice(self) -> None:
+        """Leaves the loop for good, together with all other ranks. Does not return."""
+        run = self._run
+        self.end()
+        run._saves.save_last()
+        run._saves.wait_copied()
+        with run.slow("notice"):
+            run._hooks.call("notice")
+        interruptible(self._engine.stop)  # raises JobEnded, which unwinds the script
+
     # ---- a loop ----
+
+    def enter(self) -> None:
+        """Looks at what is protected, once before each loop: that takes longer than the rest of a commit."""
+        run = self._run
+        run._registry.list_parameters()
+        run._step_commits.enter_loop()
+        pipelining.ask_quietly()
+        for module in run._registry.modules():
+            early_exit.install(module, run._session)
+        run._commit.refuse_steps_outside(self._refusing_step)
+
+    def _refusing_step(self) -> int:
+        """The step in which an optimizer must not step outside its commit; 0: none."""
+        return self._run._step_now if self._run._in_step and not self._run._guards.borrowed else 0
 
     def begin(self, done: int, until: int) -> None:
         """A loop begins. `done`, `until`: what was committed and where the loop ends, in steps, or in batches of the
@@ -85,10 +127,10 @@ class StepLoops:
             return run.version < last_step
         follows = interruptible(functools.partial(self._engine.next_step, last_step))
         if follows is NextStep.PAUSE:
-            run._leave_shard()
+            self._leave_shard()
             self.pause()
         if follows is NextStep.STOP:
-            run._stop_on_notice()
+            self._stop_on_notice()
         return follows is NextStep.STEP
 
     def open(self, step: OpenStep) -> None:
@@ -96,7 +138,7 @@ class StepLoops:
         self.step = step
         if step.keeps_gradients:
             self._run._registry.drop_gradients()  # of the step before: no replacement has them
-        self._run._checks.before(step.number)
+        self._run._step_commits.checks.before(step.number)
         self._run._committed.begin_step()
 
     def finish_body(self, more: bool) -> None:
@@ -131,3 +173,15 @@ class StepLoops:
         """The loop has no more steps."""
         self._engine.leave_loop()
         self.step = None
+
+    def log(self, number: int, values: dict[str, Any]) -> None:
+        """`Step.log`, also during an evaluation."""
+        run = self._run
+        over = current() is not run or self._engine.finished
+        if number != (run._step_now or (0 if over else run.version)):
+            raise KeepstepError(f"step {number} is over; call step.log before the next step begins")
+        text = log_values.object_text(values)
+        if len(text) > MAX_LOG_BYTES:
+            raise KeepstepError(f"step.log: {', '.join(values)} take more than {MAX_LOG_BYTES} bytes; log less at once")
+        if not run.rehearsing:
+            self._engine.log(number, text)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from keepstep._errors import Interruption
 from keepstep._session import Session
-from keepstep.torch.current_run import current_step
+from keepstep.torch.current_run import before_forward, current_step
 
 _hooked: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
@@ -87,24 +87,20 @@ class _AfterForward(_Checks):
 class _BeforeAll(_Checks):
     """Before the forward of a whole model: checks that it uses what was committed."""
 
-    def __init__(self, session: Session, look: Callable[[torch.nn.Module], None]) -> None:
-        super().__init__(session, middle=False)
-        self._look = look
-
     def __call__(self, module: torch.nn.Module, _inputs: Any) -> None:
         if not torch.compiler.is_compiling():
-            self._look(module)
+            before_forward(module)
 
 
-def install(model: torch.nn.Module, session: Session, look: Callable[[torch.nn.Module], None]) -> None:
-    """Installs the checks in `model`, once per model and process. `look` is called before each forward of the model,
+def install(model: torch.nn.Module, session: Session) -> None:
+    """Installs the checks in `model`, once per model and process. The current run hears of each forward of the model,
     and of a model that it only wraps (``average.module``)."""
     if model in _hooked:
         return
     _hooked.add(model)
     for whole in (model, getattr(model, "module", None)):
         if isinstance(whole, torch.nn.Module):
-            whole.register_forward_pre_hook(_BeforeAll(session, look))
+            whole.register_forward_pre_hook(_BeforeAll(session, middle=False))
     blocks = coarse_modules(model)
     for number, block in enumerate(blocks):
         middle = number == len(blocks) // 2

@@ -29,7 +29,7 @@ class CommittedStep:
         lowest rank's value is kept. Values: numbers, strings, lists and dicts of them, tensors of one element; up to
         100,000 bytes per call.
         """
-        self.run._log(self.number, values)
+        self.run._loops.log(self.number, values)
 
     def _log_numbers(self, values: dict[str, Any]) -> None:
         """Those of `values` that are numbers."""

@@ -109,7 +109,7 @@ class Step(OpenStep):
             Interruption: the step is redone.
             KeepstepError: a second commit of one step, or one inside ``run.restored()``.
         """
-        self.run._commit_step(self, update, communicates, veto)
+        self.run._step_commits.commit(self, update, communicates, veto)
 
     def backward(
         self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None, count: int | None = None
