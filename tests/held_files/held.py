@@ -14,6 +14,7 @@ class Held:
     """`name_ends`: of the files that are held. For processes that are started with `environment`."""
 
     def __init__(self, folder, name_ends):
+        assert SHIM.exists(), f"{SHIM} is not built: make build"
         self.folder = folder
         folder.mkdir()
         (folder / "which").write_text(name_ends + "\n")
