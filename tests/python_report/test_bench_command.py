@@ -99,9 +99,21 @@ def test_what_is_no_code_is_refused(tmp_path: Path) -> None:
         assert f"argument --codes: '{bad}': {why}" in done.stderr
 
 
-def test_a_size_is_changed_at_least_once(tmp_path: Path) -> None:
-    for option in ("--resizes", "--repetitions"):
-        done = bench("elastic", option, "0", command=tmp_path / "missing")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("elastic", ["--resizes", "--repetitions"]),
+        ("recovery", ["--repetitions"]),
+        ("rendezvous", ["--repetitions", "--reforms", "--processes"]),
+        ("hydrate", ["--megabytes", "--seconds"]),
+        ("memory", ["--world", "--versions", "--loads"]),
+        ("step", ["--steps"]),
+        ("demo", ["--until"]),
+    ],
+)
+def test_nothing_is_measured_less_than_once(tmp_path: Path, name: str, options: list[str]) -> None:
+    for option in options:
+        done = bench(name, option, "0", command=tmp_path / "missing")
         assert done.returncode == 2
         assert f"argument {option}: 0 is too few; at least 1" in done.stderr
 

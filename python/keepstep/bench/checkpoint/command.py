@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.bench.checkpoint.figures import against, of_copies, of_saves
-from keepstep.bench.harness.arguments import PLANES, numbers, some_of
+from keepstep.bench.harness.arguments import PLANES, count, numbers, some_of
 from keepstep.bench.harness.environment import JOBS, BenchError, free_port, job_environment, keepstep_command, machine
 from keepstep.bench.harness.keepstep_nodes import NODES, Launchers
 from keepstep.bench.harness.processes import Job, Processes
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
         "--nodes", type=numbers, default="1,2", help="numbers of nodes, of 1 and 2 (default %(default)s)"
     )
     parser.add_argument("--data-plane", choices=PLANES, default="tls", help="between nodes (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each kind of step (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=3, help="turns of each kind of step (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="2 ranks, one turn: a few minutes")
     parser.add_argument("--folder", type=Path, help="on the disk that torch saves to (default: a temporary one)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")

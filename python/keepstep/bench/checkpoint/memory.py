@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import (
     JOBS,
     BenchError,
@@ -108,11 +109,11 @@ def _line(name: str, way: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench memory", description=__doc__)
-    parser.add_argument("--world", type=int, default=2, help="ranks (default %(default)s)")
-    parser.add_argument("--megabytes", type=int, default=200, help="of state for each rank (default %(default)s)")
+    parser.add_argument("--world", type=count, default=2, help="ranks (default %(default)s)")
+    parser.add_argument("--megabytes", type=count, default=200, help="of state for each rank (default %(default)s)")
     parser.add_argument("--part", type=float, default=0.3, help="of it that changes (default %(default)s)")
-    parser.add_argument("--versions", type=int, default=5, help="saves of each way (default %(default)s)")
-    parser.add_argument("--loads", type=int, default=3, help="loads of each way (default %(default)s)")
+    parser.add_argument("--versions", type=count, default=5, help="saves of each way (default %(default)s)")
+    parser.add_argument("--loads", type=count, default=3, help="loads of each way (default %(default)s)")
     parser.add_argument("--limit", type=float, default=900, help="seconds for the job (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="on the disk that is saved to (default: a temporary one)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")

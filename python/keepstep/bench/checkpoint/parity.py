@@ -12,6 +12,7 @@ import statistics
 import subprocess
 from typing import Any
 
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import BenchError, bench_program, machine
 
 SIZES = [64 << 10, 1 << 20, 32 << 20]
@@ -70,7 +71,7 @@ def _line(part: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench parity", description=__doc__)
     parser.add_argument("--codes", type=codes, default="6+2,4+2,10+4", help="K+M,... (default: 6+2,4+2,10+4)")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each side; medians count (default: 9)")
+    parser.add_argument("--rounds", type=count, default=9, help="turns of each side; medians count (default: 9)")
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args(arguments)
     if options.rounds < 1:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.harness.arguments import numbers
+from keepstep.bench.harness.arguments import count, numbers
 from keepstep.bench.harness.environment import JOBS, BenchError
 
 JOB = JOBS / "allreduce_job.py"
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
         "--ranks", type=numbers, default="2,4", help="numbers of ranks, separated by commas (default %(default)s)"
     )
     parser.add_argument("--sizes", default=SIZES, help="bytes, separated by commas (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds per size (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=7, help="rounds per size (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.3, help="of one round, roughly (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)

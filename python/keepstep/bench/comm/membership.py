@@ -12,7 +12,7 @@ import statistics
 import subprocess
 from typing import Any
 
-from keepstep.bench.harness.arguments import numbers
+from keepstep.bench.harness.arguments import count, numbers
 from keepstep.bench.harness.environment import BenchError, bench_program, machine
 
 
@@ -38,8 +38,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--ranks", type=numbers, default="1000,10000,100000", help="comma separated (default: 1000,10000,100000)"
     )
-    parser.add_argument("--ranks-per-node", type=int, default=8, help="(default: 8)")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the median counts (default: 5)")
+    parser.add_argument("--ranks-per-node", type=count, default=8, help="(default: 8)")
+    parser.add_argument("--rounds", type=count, default=5, help="of which the median counts (default: 5)")
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args(arguments)
     worlds = []

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.bench.comm.tcpstore_rendezvous import measure_tcpstore
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import keepstep_command, machine
 from keepstep.bench.harness.line_process import LineProcess, answers
 
@@ -42,9 +43,9 @@ def _parser() -> argparse.ArgumentParser:
         "--ranks", type=_worlds, default=[64, 1024, 4096, 16384], metavar="N,...", help="sizes of the world"
     )
     parser.add_argument("--against", choices=["tcpstore"], default=None, help="measure torch's TCPStore too")
-    parser.add_argument("--repetitions", type=int, default=3, help="starts per world, medians count (default 3)")
-    parser.add_argument("--reforms", type=int, default=5, help="replaced ranks per start (default %(default)s)")
-    parser.add_argument("--processes", type=int, default=2, help="that share the agents (default %(default)s)")
+    parser.add_argument("--repetitions", type=count, default=3, help="starts per world, medians count (default 3)")
+    parser.add_argument("--reforms", type=count, default=5, help="replaced ranks per start (default %(default)s)")
+    parser.add_argument("--processes", type=count, default=2, help="that share the agents (default %(default)s)")
     parser.add_argument("--journal", action="store_true", help="the coordinator writes a journal")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="keep samples, logs and journals there")

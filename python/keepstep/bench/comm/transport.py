@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from keepstep.bench.harness.arguments import PLANES, numbers
+from keepstep.bench.harness.arguments import PLANES, count, numbers
 from keepstep.bench.harness.environment import JOBS, BenchError, bench_program, job_environment, machine
 from keepstep.bench.harness.namespaces import Node, two_nodes
 
@@ -169,10 +169,10 @@ def measure_all_reduce(bench: Bench, sizes: list[int], streams: int, plane: str)
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench transport", description=__doc__)
     parser.add_argument("--ranks-per-node", type=numbers, default="1,2", help="comma separated (default: 1,2)")
-    parser.add_argument("--streams", type=int, default=2, help="TCP streams for collectives (default: 2)")
-    parser.add_argument("--repeats", type=int, default=15, help="all-reduces per size (default: 15)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds against iperf3 (default: 3)")
-    parser.add_argument("--seconds", type=int, default=2, help="length of one iperf3 run (default: 2)")
+    parser.add_argument("--streams", type=count, default=2, help="TCP streams for collectives (default: 2)")
+    parser.add_argument("--repeats", type=count, default=15, help="all-reduces per size (default: 15)")
+    parser.add_argument("--rounds", type=count, default=3, help="rounds against iperf3 (default: 3)")
+    parser.add_argument("--seconds", type=count, default=2, help="length of one iperf3 run (default: 2)")
     parser.add_argument("--json", action="store_true", help="only the JSON object")
     options = parser.parse_args(arguments)
     say = (lambda text: None) if options.json else print

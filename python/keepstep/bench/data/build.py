@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import JOBS, BenchError, keepstep_command, machine
 
 LIMIT_S = 1800.0
@@ -169,14 +170,14 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="keepstep bench data-build", description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=256, help="of input, for bytes (default %(default)s)")
-    parser.add_argument("--bpe-megabytes", type=int, default=16, help="of input, for the BPE (default %(default)s)")
+    parser.add_argument("--megabytes", type=count, default=256, help="of input, for bytes (default %(default)s)")
+    parser.add_argument("--bpe-megabytes", type=count, default=16, help="of input, for the BPE (default %(default)s)")
     parser.add_argument("--against", default="megatron,datasets", help="with commas (default %(default)s)")
     parser.add_argument("--tokenizers", default="bytes,bpe", help="with commas (default %(default)s)")
     parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: one a CPU)"
+        "--workers", type=count, default=len(os.sched_getaffinity(0)), help="processes (default: one a CPU)"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="medians count (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=3, help="medians count (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     try:

@@ -18,7 +18,7 @@ from keepstep.bench.data import first_batch, rates
 from keepstep.bench.data import memory as memory_use
 from keepstep.bench.data import redone as redone_steps
 from keepstep.bench.data.torchdata_peer import TORCHDATA
-from keepstep.bench.harness.arguments import numbers
+from keepstep.bench.harness.arguments import count, numbers
 from keepstep.bench.harness.environment import keepstep_command, machine
 from keepstep.bench.harness.waiting import progress_bar
 
@@ -37,11 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--against", type=_against, default=[], help="torchdata, dataloader, or both, separated by a comma"
     )
-    parser.add_argument("--mib", type=int, default=256, help="size of the corpus's .bin file (default %(default)s)")
+    parser.add_argument("--mib", type=count, default=256, help="size of the corpus's .bin file (default %(default)s)")
     parser.add_argument("--batches", type=numbers, default="8,64", help="samples a batch (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each side (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=3, help="turns of each side (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of one turn (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="of the DataLoaders (default %(default)s)")
+    parser.add_argument("--workers", type=count, default=2, help="of the DataLoaders (default %(default)s)")
     parser.add_argument(
         "--consumed", type=numbers, default="10000,1000000,1000000000",
         help="samples consumed before the first batch that is timed (default %(default)s)",

@@ -20,6 +20,7 @@ from keepstep.bench.demo.checks import Checks, compare
 from keepstep.bench.demo.jobs import GLOBAL_BATCH, KILLED_NODE, WORLD_SIZE, Jobs
 from keepstep.bench.demo.picture import save_picture
 from keepstep.bench.demo.show import open_show
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import BenchError
 from keepstep.bench.harness.keepstep_nodes import NODES
 from keepstep.bench.harness.processes import Processes
@@ -35,7 +36,7 @@ PATHS_ON_NODES = ["zygote", "spare"]  # a spare node's workers are spares
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep demo", description=__doc__)
-    parser.add_argument("--until", type=int, default=60, metavar="STEP", help="the last step (default 60)")
+    parser.add_argument("--until", type=count, default=60, metavar="STEP", help="the last step (default 60)")
     parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="what is written (default demo)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="also draw the last screen of each act")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.harness.arguments import PLANES, numbers, some_of
+from keepstep.bench.harness.arguments import PLANES, count, numbers, some_of
 from keepstep.bench.harness.environment import BenchError, bench_program, keepstep_command, machine
 from keepstep.bench.harness.namespaces import Node, switched_nodes, why_not
 from keepstep.bench.harness.processes import Processes
@@ -199,10 +199,10 @@ def main(arguments: list[str]) -> int:
         default="same,across",
         help="sources on the same node, across nodes (default both)",
     )
-    parser.add_argument("--megabytes", type=int, default=500, help="of state (default %(default)s)")
+    parser.add_argument("--megabytes", type=count, default=500, help="of state (default %(default)s)")
     parser.add_argument("--data-plane", choices=PLANES, default="tls", help="between nodes (default %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="of each case (default %(default)s)")
-    parser.add_argument("--seconds", type=int, default=2, help="of one iperf3 or OpenSSL (default %(default)s)")
+    parser.add_argument("--seconds", type=count, default=2, help="of one iperf3 or OpenSSL (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep logs and journals there")
     chosen = parser.parse_args(arguments)

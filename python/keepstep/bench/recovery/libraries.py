@@ -30,7 +30,7 @@ from keepstep.bench.recovery.torchrun_job import measure_torchrun
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench libraries", description=__doc__)
     parser.add_argument("--libraries", type=some_of(WHOLE), default=list(WHOLE), help="with commas (default: all)")
-    parser.add_argument("--ranks", type=int, default=2, help="of each job (default %(default)s)")
+    parser.add_argument("--ranks", type=count, default=2, help="of each job (default %(default)s)")
     parser.add_argument("--pairs", type=count, default=3, help="undisturbed runs of each side (default %(default)s)")
     parser.add_argument("--steps", type=count, default=60, help="of each of these (default %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="of our job (default %(default)s; 0: no recovery)")

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keepstep.bench.harness.arguments import count
 from keepstep.bench.harness.environment import BenchError, keepstep_command, machine
 from keepstep.bench.harness.keepstep_job import KeepstepJob
 from keepstep.bench.harness.processes import Processes
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="keepstep bench rehearsal", description=__doc__)
     parser.add_argument("--model", choices=[*MODELS, "both"], default="both", help="with torch.compile, or without")
     parser.add_argument("--kills", type=int, default=10, help="of each kind (default 10)")
-    parser.add_argument("--layers", type=int, default=LAYERS, help=f"of the model (default {LAYERS})")
+    parser.add_argument("--layers", type=count, default=LAYERS, help=f"of the model (default {LAYERS})")
     parser.add_argument("--json", action="store_true", help="print the result only")
     parser.add_argument("--out", type=Path, default=Path("bench-rehearsal"), metavar="DIR", help="logs, runs")
     return parser

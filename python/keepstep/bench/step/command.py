@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.harness.arguments import numbers
+from keepstep.bench.harness.arguments import count, numbers
 from keepstep.bench.harness.environment import JOBS, BenchError, keepstep_command
 
 STEP_MS = 200.0  # `share` is relative to a step of this length
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--worlds", type=numbers, default="1,2,4,8", help="numbers of ranks, separated by commas (default %(default)s)"
     )
-    parser.add_argument("--steps", type=int, default=200, help="measured steps per world (default %(default)s)")
+    parser.add_argument("--steps", type=count, default=200, help="measured steps per world (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {}

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.harness.arguments import numbers
+from keepstep.bench.harness.arguments import count, numbers
 from keepstep.bench.harness.environment import JOBS, job_environment, keepstep_command, machine
 from keepstep.bench.harness.processes import Processes
 from keepstep.bench.harness.waiting import wait_for_end
@@ -71,8 +71,8 @@ def main(arguments: list[str]) -> int:
         default="1,8",
         help="micro-batches of each rank in a step, with commas (default %(default)s)",
     )
-    parser.add_argument("--samples", type=int, default=8, help="samples of a micro-batch (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=10, help="measured steps (default %(default)s)")
+    parser.add_argument("--samples", type=count, default=8, help="samples of a micro-batch (default %(default)s)")
+    parser.add_argument("--steps", type=count, default=10, help="measured steps (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []

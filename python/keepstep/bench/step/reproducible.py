@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keepstep.bench.harness.arguments import numbers
+from keepstep.bench.harness.arguments import count, numbers
 from keepstep.bench.harness.environment import JOBS, job_environment, keepstep_command, machine
 from keepstep.bench.harness.processes import Processes
 from keepstep.bench.harness.waiting import progress_bar, wait_for_end
@@ -41,9 +41,9 @@ def measure(world: int, micro_batches: list[int], rounds: int, progress: Callabl
         wait_for_end(f"the job of {world} ranks", job, LIMIT_S, lambda: progress(turns.stat().st_size))
         times = json.loads(out.read_text())
     rows = []
-    for count, by_way in times.items():
+    for per_rank, by_way in times.items():
         seconds = {way: statistics.median(values) for way, values in by_way.items()}
-        row = {"ranks": world, "micro_batches_per_rank": int(count)}
+        row = {"ranks": world, "micro_batches_per_rank": int(per_rank)}
         row |= {f"{way}_s": round(value, 6) for way, value in seconds.items()}
         row["ratio"] = round(seconds["reproducible"] / seconds["ddp"], 3)
         row["ratio_replicate"] = round(seconds["replicate"] / seconds["ddp"], 3)
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--micro-batches", type=numbers, default="1,4", help="micro-batches per rank, with commas (default %(default)s)"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each, two steps a turn (default %(default)s)")
+    parser.add_argument("--rounds", type=count, default=3, help="turns of each, two steps a turn (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
