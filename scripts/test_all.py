@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "test-all"
-PYTEST = ".venv/bin/python -m pytest -q -p no:cacheprovider -o console_output_style=classic"
+PYTEST = ".venv/bin/python -m pytest -q -rs -p no:cacheprovider -o console_output_style=classic"
 END_S = 120.0  # for a stage to end its processes after Ctrl-C
 
 # What a stage's last words are: of pytest, ctest, GoogleTest, libFuzzer, and of tests/chaos.
@@ -34,6 +34,7 @@ CLOSING = re.compile(
     r"\d+ rounds, .* in \d+ s|FAILED\. |sanitizer: |Python 3\."
 )
 
+SKIPPED = re.compile(r"^\d+ skipped\b(?!.*\bpassed\b)")  # the closing line where this machine could run none of it
 
 PAGES = ("*.md",)
 PAGES_AND_PYTHON = ("*.md", "*.py")
@@ -125,7 +126,7 @@ class Results:
         """What is known of this stage on this tree; what another command found does not count."""
         path = self.log(tree, stage).with_suffix(".json")
         result = json.loads(path.read_text()) if path.exists() else None
-        return result if result and result["command"] == stage.command else None
+        return result if result and result["command"] == stage.command and "result" in result else None
 
     def put(self, tree: str, stage: Stage, result: dict) -> None:
         path = self.log(tree, stage).with_suffix(".json")
@@ -157,12 +158,13 @@ def run(stage: Stage, log: Path, root: Path = ROOT) -> dict:
         except BaseException:
             end(process)
             raise
+    closing = closing_line(log.read_text(errors="replace"))
     return {
         "stage": stage.name,
         "command": stage.command,
-        "passed": exit_code == 0,
+        "result": "FAILED" if exit_code != 0 else "skipped" if SKIPPED.match(closing) else "passed",
         "seconds": round(time.monotonic() - began, 1),
-        "closing": closing_line(log.read_text(errors="replace")),
+        "closing": closing,
         "log": str(log),
     }
 
@@ -193,22 +195,21 @@ def table(all_stages: Iterable[Stage], results: Results, trees: Trees) -> str:
         if result is None:
             lines.append(f"| {stage.name} | not run | | |")
         else:
-            word = "passed" if result["passed"] else "FAILED"
             closing = result["closing"].replace("|", "\\|")
-            lines.append(f"| {stage.name} | {word} | {result['seconds']:.0f} | {closing} |")
+            lines.append(f"| {stage.name} | {result['result']} | {result['seconds']:.0f} | {closing} |")
     return "\n".join(lines)
 
 
-def passed(stage: Stage, results: Results, trees: Trees) -> bool:
+def result_of(stage: Stage, results: Results, trees: Trees) -> str:
     result = results.get(trees.of(stage), stage)
-    return result is not None and result["passed"]
+    return "not run" if result is None else result["result"]
 
 
 def run_stages(chosen: list[Stage], results: Results, root: Path) -> bool:
-    """Runs those that have not passed on the tree as it is; whether all of them have then."""
+    """Runs those that have not passed on the tree as it is; whether none is left that failed, or was not run."""
     for stage in chosen:
         trees = current_trees(root)
-        if passed(stage, results, trees):
+        if result_of(stage, results, trees) == "passed":
             continue
         tree = trees.of(stage)
         log = results.log(tree, stage)
@@ -218,15 +219,12 @@ def run_stages(chosen: list[Stage], results: Results, root: Path) -> bool:
             print("  the tree changed meanwhile: this result does not count", flush=True)
             continue
         results.put(tree, stage, result)
-        print(
-            f"  {'passed' if result['passed'] else 'FAILED'} in {result['seconds']:.0f} s: {result['closing']}",
-            flush=True,
-        )
-        if not result["passed"]:
+        print(f"  {result['result']} in {result['seconds']:.0f} s: {result['closing']}", flush=True)
+        if result["result"] != "passed":
             print("\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-40:]))
             print(f"  {log}", flush=True)
     trees = current_trees(root)
-    return all(passed(stage, results, trees) for stage in chosen)
+    return all(result_of(stage, results, trees) in ("passed", "skipped") for stage in chosen)
 
 
 def main(words: list[str], known: list[Stage] | None = None, root: Path = ROOT) -> int:

@@ -54,6 +54,15 @@ def test_what_passed_is_not_run_again_and_what_failed_is(tree, capsys):
     assert "| b | passed | 0 | 1 passed in 2.00s |" in said
 
 
+def test_what_this_machine_cannot_run_has_not_passed(tree, capsys):
+    stages = [tells("a", "echo '1 passed, 2 skipped in 1.00s'"), tells("b", "echo '7 skipped, 1 deselected in 0.08s'")]
+    assert call(tree, stages) == 0
+    assert "| b | skipped | 0 | 7 skipped, 1 deselected in 0.08s |" in capsys.readouterr().out
+    ran(tree)
+    assert call(tree, stages) == 0
+    assert ran(tree) == ["b"]
+
+
 def test_a_change_of_a_file_counts_before_it_is_committed_and_afterwards_does_not_count_twice(tree):
     stages = [tells("a"), tells("b")]
     call(tree, stages)
