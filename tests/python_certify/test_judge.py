@@ -174,3 +174,15 @@ def test_replicas_that_differ_are_named(tmp_path):
     written = Written(tmp_path / "job")
     written.commit(2, 1)["state"] = {"model/w": "ab"}
     assert evidence.unequal_replicas(read(written)) == ["model/w"]
+
+
+def test_each_jobs_own_folder_counts_as_the_same_place(tmp_path):
+    for name in ("one", "two"):
+        own = tmp_path / name / "own"
+        (tmp_path / name / "witness").mkdir(parents=True)
+        line = {"effect": "writes", "of": f"{own}/step-3/model.pt", "step": 0, "rehearsing": False}
+        (tmp_path / name / "witness" / "rank0.jsonl").write_text(json.dumps(line) + "\n")
+        (tmp_path / name / "output.txt").write_text(f"saved to {own}/step-3\n")
+    one, two = (evidence.read(tmp_path / name, [tmp_path / name / "output.txt"]) for name in ("one", "two"))
+    assert one.effects == two.effects == {("writes", "{job}/step-3/model.pt"): 1}
+    assert one.lines == two.lines == {"saved to {job}/step-3": 1}

@@ -13,6 +13,8 @@ options:
   --timeout S      end a job that takes longer, and count it as hung (default 600)
   --json           print one JSON object instead of tables
 
+{job} in an argument of SCRIPT becomes an empty folder for each job, for checkpoints that the script continues from.
+
 Exit code 0: the script survives all faults; 1: it does not, or nothing could be tried; 2: wrong options.
 """
 

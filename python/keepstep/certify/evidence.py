@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keepstep.certify.job import JOB, own_folder
 from keepstep.report.journal import as_integer, read_objects
 
 Effect = tuple[str, str]  # what was done, and to what
@@ -49,6 +50,7 @@ class Evidence:
 def read(folder: Path, outputs: list[Path]) -> Evidence:
     """`folder` contains ``witness/`` and ``run/``; `outputs`: files with what the job printed."""
     found = Evidence()
+    own = str(own_folder(folder))
     computed: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(dict))
     for path in sorted((folder / "witness").glob("*.jsonl")):
         for line in read_objects(path)[0]:
@@ -58,7 +60,7 @@ def read(folder: Path, outputs: list[Path]) -> Evidence:
             elif "computed" in line:
                 computed[line["computed"]][line["generation"]][line["rank"]] = line["samples"]
             elif "effect" in line:
-                found.effects[(line["effect"], line["of"])] += 1
+                found.effects[(line["effect"], line["of"].replace(own, JOB))] += 1
     for step, by_generation in computed.items():
         ranks = by_generation[max(by_generation)]
         found.samples[step] = [sample for rank in sorted(ranks) for sample in ranks[rank]]
@@ -69,7 +71,7 @@ def read(folder: Path, outputs: list[Path]) -> Evidence:
             if number is not None and (line.get("loss") is not None or number not in found.losses):
                 found.losses[number] = line.get("loss")
     for path in outputs:
-        found.lines.update(_lines(path))
+        found.lines.update(line.replace(own, JOB) for line in _lines(path))
     return found
 
 

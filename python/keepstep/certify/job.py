@@ -18,6 +18,14 @@ OTHERS_END_S = 30.0  # time for the other nodes to end after node 0
 LOOK_S = 0.1
 
 
+JOB = "{job}"  # in an argument of the script: `own_folder`
+
+
+def own_folder(folder: Path) -> Path:
+    """Where the script of the job in `folder` may keep what no other job must see, such as its own checkpoints."""
+    return (folder / "own").resolve()
+
+
 @dataclass(frozen=True)
 class Launch:
     """How each job is started. ``options``: those of `keepstep run`, except for journal and faults."""
@@ -74,7 +82,7 @@ class Running:
         self._started = 0
         self.outputs: list[Path] = []
         self.jobs: dict[int, Job] = {}
-        folder.mkdir(parents=True)
+        own_folder(folder).mkdir(parents=True)
         for node in range(launch.nodes + launch.spare_nodes):
             self.start(node)
 
@@ -84,7 +92,8 @@ class Running:
         of_nodes = []
         if self._launch.nodes > 1:
             of_nodes = ["--node-rank", str(node), "--rdzv-endpoint", self._endpoint]
-        command = [self._launch.command, "run", *of_nodes, "--journal", str(run), *self._options, *self._launch.script]
+        script = [part.replace(JOB, str(own_folder(self.folder))) for part in self._launch.script]
+        command = [self._launch.command, "run", *of_nodes, "--journal", str(run), *self._options, *script]
         output = self.folder / f"output.node{node}.{self._started}.txt"
         self._started += 1
         self.outputs.append(output)
@@ -129,5 +138,6 @@ def run_job(
     timeout_s: float = 600.0,
     look: Callable[[Running], None] | None = None,
 ) -> Ran:
-    """Runs one job in `folder`, which must not exist: ``run/`` (journal), ``witness/`` and ``output.*.txt``."""
+    """Runs one job in `folder`, which must not exist: ``run/`` (journal), ``witness/``, ``own/`` and
+    ``output.*.txt``."""
     return Running(processes, launch, folder, faults, extra).finish(timeout_s, look)

@@ -43,7 +43,7 @@ def verdicts(found):
 def test_a_sound_script_survives_and_all_is_kept(tmp_path):
     code, found = certify(
         tmp_path, "--nproc-per-node", 2, "--only", "kill-backward,exception,loop,slow,two-at-once",
-        JOBS / "small.py", "--model", "rich", "--out", tmp_path / "files", "--until", 500,
+        JOBS / "small.py", "--model", "rich", "--out", "{job}", "--until", 500,
     )  # fmt: skip
     assert code == 0, json.dumps(found["faults"], indent=1)
     assert verdicts(found) == dict.fromkeys(["kill-backward", "exception", "loop", "slow"], "survives"), found
@@ -55,6 +55,7 @@ def test_a_sound_script_survives_and_all_is_kept(tmp_path):
     for fault in found["faults"]:
         assert fault["name"] in page
         assert (kept / "jobs" / fault["name"] / "run" / "journal.jsonl").is_file()
+        assert [*(kept / "jobs" / fault["name"] / "own").iterdir()], "nothing was written for this job alone"
     (killed,) = [fault for fault in found["faults"] if fault["name"] == "kill-backward"]
     assert killed["downtime_ms"] > 0 and killed["replaced_by"] == ["zygote"] and killed["phases_ms"]["hydrate"] > 0
 
