@@ -1,6 +1,7 @@
 #include "brain/ladder/recovery_ladder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "brain/text.h"
 
@@ -9,6 +10,8 @@ namespace keepstep::brain {
 void RecoveryLadder::start_again() {
   at_step_.clear();
   in_a_row_ = {};
+  raised_.reset();
+  spoilt_.reset();
 }
 
 const char* name(Rung rung) {
@@ -42,6 +45,10 @@ std::string outlived_text(const OutlivedFailure& failure) {
 }
 
 LadderDecision RecoveryLadder::on_fault(const Fault& fault, Time now) {
+  if (fault.kind == FaultKind::kNoSource) {
+    return on_no_source(fault);
+  }
+  raised_ = fault.kind == FaultKind::kException ? std::optional(fault) : std::nullopt;
   switch (fault.kind) {
     case FaultKind::kException:
       return on_exception(fault);
@@ -221,6 +228,23 @@ int RecoveryLadder::faults_on(NodeId node, Time now) const {
   }
   return static_cast<int>(
       std::ranges::count_if(found->second, [&](Time at) { return now - at < config_.node_window; }));
+}
+
+// After an exception in the update of all ranks a restart may help, as a redo may elsewhere. The second time it does
+// not.
+LadderDecision RecoveryLadder::on_no_source(const Fault& fault) {
+  const std::optional<Fault> raised = std::exchange(raised_, std::nullopt);
+  if (!raised || raised->step + 1 != fault.step) {
+    return restart_or_end(fault, fault.what, Rung::kRestart);
+  }
+  if (spoilt_ && spoilt_->step == raised->step) {
+    return LadderDecision{Rung::kEnd, spoilt_->what + "; " + fault.what + ", and it came back after a restart",
+                          fault.exit_code, spoilt_->traceback};
+  }
+  spoilt_ = raised;
+  Fault with_traceback = fault;
+  with_traceback.traceback = raised->traceback;
+  return restart_or_end(with_traceback, raised->what + "; " + fault.what, Rung::kRestart);
 }
 
 LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::string& because, Rung rung) {

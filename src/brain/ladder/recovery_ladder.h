@@ -132,11 +132,15 @@ class RecoveryLadder {
   LadderDecision on_link(const Fault& fault);
   LadderDecision on_digests(const Fault& fault);
   LadderDecision on_death(const Fault& fault, Time now);
+  LadderDecision on_no_source(const Fault& fault);
   LadderDecision restart_or_end(const Fault& fault, const std::string& because, Rung rung);
   void note_on_node(NodeId node, Time now);
 
   LadderConfig config_;
   std::map<Step, AtStep> at_step_;
+  std::optional<Fault> raised_;  // the newest fault, if that is an exception
+  // The exception after which no clean state was left: it was raised in the update, after the vote, on all ranks.
+  std::optional<Fault> spoilt_;
   struct InARow {  // exceptions at consecutive steps: code that fails after each commit
     int count = 0;
     Step last_step = 0;

@@ -170,5 +170,38 @@ TEST(RecoveryLadder, restarts_are_counted_for_the_whole_job) {
   EXPECT_EQ(ladder.on_fault({FaultKind::kNoSource, 0, 200}, Time{}).rung, Rung::kEnd);
 }
 
+TEST(RecoveryLadder, what_the_update_raised_on_all_ranks_is_named_and_ends_the_job_when_it_comes_back) {
+  RecoveryLadder ladder({});
+  const Fault raised{FaultKind::kException, 1, 7, 1, "rank 1 failed at step 7: TypeError: closure", "Traceback"};
+  const Fault nothing_left{FaultKind::kNoSource, 0, 8, 1, "no clean copy of step 7 is left"};
+  EXPECT_EQ(ladder.on_fault(raised, Time{}).rung, Rung::kRedo);
+  ladder.on_progress(7);  // all had voted
+  const LadderDecision first = ladder.on_fault(nothing_left, Time{});
+  EXPECT_EQ(first.rung, Rung::kRestart);
+  EXPECT_EQ(first.because,
+            "rank 1 failed at step 7: TypeError: closure; no clean copy of step 7 is left: restart 1 of 3");
+  EXPECT_EQ(ladder.on_fault(raised, Time{}).rung, Rung::kRedo);
+  ladder.on_progress(7);
+  const LadderDecision second = ladder.on_fault(nothing_left, Time{});
+  EXPECT_EQ(second.rung, Rung::kEnd);
+  EXPECT_EQ(second.because,
+            "rank 1 failed at step 7: TypeError: closure; no clean copy of step 7 is left, and it came back after a "
+            "restart");
+  EXPECT_EQ(second.traceback, "Traceback");
+}
+
+TEST(RecoveryLadder, an_exception_is_not_to_blame_for_what_other_faults_took) {
+  RecoveryLadder ladder({});
+  const Fault nothing_left{FaultKind::kNoSource, 0, 8, 1, "no clean copy of step 7 is left"};
+  const Fault raised{FaultKind::kException, 1, 7, 1, "rank 1 failed at step 7"};
+  ladder.on_fault(raised, Time{});
+  ladder.on_fault({FaultKind::kDeath, 0, 7}, Time{});
+  EXPECT_EQ(ladder.on_fault(nothing_left, Time{}).because, "no clean copy of step 7 is left: restart 1 of 3");
+  ladder.on_fault(raised, Time{});
+  ladder.on_progress(30);
+  const Fault later{FaultKind::kNoSource, 0, 31, 1, "no clean copy of step 30 is left"};
+  EXPECT_EQ(ladder.on_fault(later, Time{}).because, "no clean copy of step 30 is left: restart 2 of 3");
+}
+
 }  // namespace
 }  // namespace keepstep::brain

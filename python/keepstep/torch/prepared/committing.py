@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from keepstep._errors import KeepstepError
 from keepstep.torch.prepared.plateau import PreparedPlateau
-from keepstep.torch.state.registry import is_partitioned
+from keepstep.torch.state.registry import is_partitioned, parameters_of
 
 if TYPE_CHECKING:
     from keepstep.torch.prepared.prepared_loader import PreparedLoader
@@ -82,6 +83,36 @@ class Updates:
                 plateau.vetoed()
 
 
+def _needs_closure(optimizer: Optimizer) -> bool:
+    """Whether its ``step`` cannot be called without one."""
+    return any(
+        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        for each in inspect.signature(optimizer.step).parameters.values()
+    )
+
+
+class _Computed:
+    """The closure of a step whose gradients are there, for an optimizer that insists on one and calls it first."""
+
+    def __init__(self, optimizer: Optimizer, result: Any) -> None:
+        self._optimizer = optimizer
+        self._result = result
+        self._then = self._now()
+
+    def _now(self) -> list[tuple[int, int]]:
+        return [(each._version, id(each.grad)) for each in parameters_of(self._optimizer)]
+
+    def __call__(self) -> Any:
+        if self._now() != self._then:
+            kind = type(self._optimizer).__name__
+            raise KeepstepError(
+                f"{kind}.step computes gradients again after it has changed parameters, which a prepared loop cannot "
+                "do: all ranks have voted by then. Write the loop over run.steps, with step.commit(lambda: "
+                "optimizer.step(closure), communicates=True)"
+            )
+        return self._result
+
+
 class PreparedOptimizer(Optimizer):
     """A protected optimizer; its ``step()`` commits the step of training. Everything else is the optimizer's own."""
 
@@ -96,13 +127,15 @@ class PreparedOptimizer(Optimizer):
         inner = self._optimizer
         result = None
         update: Callable[[], Any] = inner.step
+        if closure is None and _needs_closure(inner):
+            raise KeepstepError(f"{type(inner).__name__}.step needs a closure")
         if isinstance(inner, LBFGS):
-            if closure is None:
-                raise KeepstepError("LBFGS.step needs a closure")
             update = functools.partial(inner.step, closure)
         elif closure is not None:
             with torch.enable_grad():
                 result = closure()
+            if _needs_closure(inner):
+                update = functools.partial(inner.step, _Computed(inner, result))
         self._updates.stepped(inner, update)
         return result
 
