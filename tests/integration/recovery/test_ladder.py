@@ -2,11 +2,20 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
-from harness import JOBS, assert_same_history, assert_survivors_kept_their_process, json_lines, run_small
+from harness import (
+    JOBS,
+    KEEPSTEP,
+    assert_same_history,
+    assert_survivors_kept_their_process,
+    environment,
+    json_lines,
+    run_small,
+)
 from several_nodes import finish_nodes, kill, start_nodes, wait_for_steps
 from test_recovery_across_nodes import UNTIL, assert_same_losses
 
@@ -34,6 +43,45 @@ def test_without_a_restart_left_such_a_step_ends_the_job(tmp_path):
     assert job.exit_code == 1, job.explain()
     assert rungs(job) in (["replace"] * 3 + ["end"], ["replace"] * 4 + ["end"]), job.explain()
     assert "fault 4 at step 5, 3 are allowed; all 0 restarts are used up" in job.output, job.explain()
+
+
+BAD_STEP = """
+import keepstep
+import torch
+
+class Bad(torch.optim.SGD):
+    def step(self, closure):
+        return super().step()
+
+def build():
+    model = torch.nn.Linear(2, 1)
+    data = torch.utils.data.TensorDataset(torch.ones(64, 2))
+    return keepstep.State(model=model, optimizer=Bad(model.parameters(), lr=0.1)).with_unprotected(data=data)
+
+@keepstep.recoverable
+def train(run):
+    state = run.setup(build)
+    model = run.ddp(state.model)
+    for step in run.steps(state.data, global_batch=4, micro_batch=2, last_step=5):
+        for (x,) in step:
+            step.backward(model(x).mean())
+        step.commit(state.optimizer.step)
+
+train()
+"""
+
+
+def test_an_update_that_raises_on_all_ranks_is_named_and_ends_the_job_when_it_comes_back(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(BAD_STEP)
+    command = [KEEPSTEP, "run", "--nproc-per-node", "2", "--journal", tmp_path / "run", script]
+    done = subprocess.run(list(map(str, command)), env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    said = "failed at step 1: TypeError: Bad.step() missing 1 required positional argument: 'closure'"
+    restarted, *_, ended = [line for line in done.stderr.splitlines() if line.startswith("keepstep: rank ")]
+    assert f"{said}; no clean copy of step 1 is left: restart 1 of 3" in restarted
+    assert f"{said}; no clean copy of step 1 is left, and it came back after a restart" in ended
+    assert "step.commit(state.optimizer.step)" in done.stderr  # where
 
 
 def journal_of(folder, event):
