@@ -35,7 +35,16 @@ class SharpnessAware(torch.optim.SGD):
 
 def prepared(kind):
     parameter = torch.nn.Parameter(torch.ones(4))
-    return parameter, PreparedOptimizer(kind([parameter], lr=0.5), Updates())
+    optimizer = kind([parameter], lr=0.5)
+    torch.optim.lr_scheduler.StepLR(optimizer, 100)  # replaces optimizer.step
+    return parameter, PreparedOptimizer(optimizer, Updates())
+
+
+def test_an_optimizer_without_a_closure_steps_without_one():
+    parameter, optimizer = prepared(torch.optim.SGD)
+    parameter.grad = torch.ones(4)
+    assert optimizer.step() is None
+    assert parameter.tolist() == [0.5] * 4
 
 
 def test_an_optimizer_that_insists_on_a_closure_gets_one_and_gradients_are_computed_once():

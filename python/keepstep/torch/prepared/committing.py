@@ -85,9 +85,11 @@ class Updates:
 
 def _needs_closure(optimizer: Optimizer) -> bool:
     """Whether its ``step`` cannot be called without one."""
+    _, *parameters = inspect.signature(
+        type(optimizer).step
+    ).parameters.values()  # an LR scheduler replaces the bound one
     return any(
-        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        for each in inspect.signature(optimizer.step).parameters.values()
+        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
     )
 
 
