@@ -48,7 +48,7 @@ LadderDecision RecoveryLadder::on_fault(const Fault& fault, Time now) {
   if (fault.kind == FaultKind::kNoSource) {
     return on_no_source(fault);
   }
-  raised_ = fault.kind == FaultKind::kException ? std::optional(fault) : std::nullopt;
+  raised_ = fault.kind == FaultKind::kException && !fault.after_commit ? std::optional(fault) : std::nullopt;
   switch (fault.kind) {
     case FaultKind::kException:
       return on_exception(fault);
@@ -230,15 +230,15 @@ int RecoveryLadder::faults_on(NodeId node, Time now) const {
       std::ranges::count_if(found->second, [&](Time at) { return now - at < config_.node_window; }));
 }
 
-// After an exception in the update of all ranks a restart may help, as a redo may elsewhere. The second time it does
-// not.
+// If the update raised on all ranks, there is nothing to redo from, so a restart takes the place of the redo. If it
+// raises again, the job ends.
 LadderDecision RecoveryLadder::on_no_source(const Fault& fault) {
   const std::optional<Fault> raised = std::exchange(raised_, std::nullopt);
   if (!raised || raised->step + 1 != fault.step) {
     return restart_or_end(fault, fault.what, Rung::kRestart);
   }
   if (spoilt_ && spoilt_->step == raised->step) {
-    return LadderDecision{Rung::kEnd, spoilt_->what + "; " + fault.what + ", and it came back after a restart",
+    return LadderDecision{Rung::kEnd, spoilt_->what + "; " + fault.what + "; the same happened again after a restart",
                           fault.exit_code, spoilt_->traceback};
   }
   spoilt_ = raised;
@@ -263,6 +263,11 @@ LadderDecision RecoveryLadder::restart_or_end(const Fault& fault, const std::str
       rung, because + ": restart " + std::to_string(restarts_) + " of " + std::to_string(config_.restarts), 0, ""};
 }
 
-void RecoveryLadder::on_progress(Version version) { at_step_.erase(at_step_.begin(), at_step_.upper_bound(version)); }
+void RecoveryLadder::on_progress(Version version) {
+  at_step_.erase(at_step_.begin(), at_step_.upper_bound(version));
+  if (spoilt_ && spoilt_->step < version) {
+    spoilt_.reset();
+  }
+}
 
 }  // namespace keepstep::brain

@@ -185,8 +185,8 @@ TEST(RecoveryLadder, what_the_update_raised_on_all_ranks_is_named_and_ends_the_j
   const LadderDecision second = ladder.on_fault(nothing_left, Time{});
   EXPECT_EQ(second.rung, Rung::kEnd);
   EXPECT_EQ(second.because,
-            "rank 1 failed at step 7: TypeError: closure; no clean copy of step 7 is left, and it came back after a "
-            "restart");
+            "rank 1 failed at step 7: TypeError: closure; no clean copy of step 7 is left; the same happened again "
+            "after a restart");
   EXPECT_EQ(second.traceback, "Traceback");
 }
 

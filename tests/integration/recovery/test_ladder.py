@@ -80,7 +80,7 @@ def test_an_update_that_raises_on_all_ranks_is_named_and_ends_the_job_when_it_co
     said = "failed at step 1: TypeError: Bad.step() missing 1 required positional argument: 'closure'"
     restarted, *_, ended = [line for line in done.stderr.splitlines() if line.startswith("keepstep: rank ")]
     assert f"{said}; no clean copy of step 1 is left: restart 1 of 3" in restarted
-    assert f"{said}; no clean copy of step 1 is left, and it came back after a restart" in ended
+    assert f"{said}; no clean copy of step 1 is left; the same happened again after a restart" in ended
     assert "step.commit(state.optimizer.step)" in done.stderr  # where
 
 
