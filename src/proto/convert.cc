@@ -200,10 +200,6 @@ StatusOr<brain::Effect> activate_from(const control::Activate& from, brain::Iden
   return activate;
 }
 
-}  // namespace
-
-namespace {
-
 // Writes an event of the agent of `node` into `message`.
 struct EventWriter {
   brain::NodeId node;

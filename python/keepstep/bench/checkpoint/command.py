@@ -150,8 +150,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="on the disk that torch saves to (default: a temporary one)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f"argument --rounds: {options.rounds} is too few; at least 1")
     if options.quick:
         options.worlds, options.rounds = [2], 1
     cases = [

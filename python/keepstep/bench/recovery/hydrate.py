@@ -201,14 +201,11 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--megabytes", type=count, default=500, help="of state (default %(default)s)")
     parser.add_argument("--data-plane", choices=PLANES, default="tls", help="between nodes (default %(default)s)")
-    parser.add_argument("--kills", type=int, default=5, help="of each case (default %(default)s)")
+    parser.add_argument("--kills", type=count, default=5, help="of each case (default %(default)s)")
     parser.add_argument("--seconds", type=count, default=2, help="of one iperf3 or OpenSSL (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep logs and journals there")
     chosen = parser.parse_args(arguments)
-    for name in ("megabytes", "kills", "seconds"):
-        if getattr(chosen, name) < 1:
-            parser.error(f"argument --{name}: {getattr(chosen, name)} is too few; at least 1")
     if max(chosen.sources) > MAX_SOURCES:
         parser.error(f"argument --sources: {max(chosen.sources)} are too many; at most {MAX_SOURCES}")
     _check(chosen)

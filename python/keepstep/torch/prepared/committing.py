@@ -83,11 +83,10 @@ class Updates:
                 plateau.vetoed()
 
 
-def _needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its ``step`` cannot be called without one."""
-    _, *parameters = inspect.signature(
-        type(optimizer).step
-    ).parameters.values()  # an LR scheduler replaces the bound one
+@functools.cache
+def _needs_closure(step: Callable[..., Any]) -> bool:
+    """Whether it cannot be called without one. `step`: of an optimizer's class, as LR schedulers replace the bound one."""
+    _, *parameters = inspect.signature(step).parameters.values()
     return any(
         each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
     )
@@ -129,14 +128,14 @@ class PreparedOptimizer(Optimizer):
         inner = self._optimizer
         result = None
         update: Callable[[], Any] = inner.step
-        if closure is None and _needs_closure(inner):
+        if closure is None and _needs_closure(type(inner).step):
             raise KeepstepError(f"{type(inner).__name__}.step needs a closure")
         if isinstance(inner, LBFGS):
             update = functools.partial(inner.step, closure)
         elif closure is not None:
             with torch.enable_grad():
                 result = closure()
-            if _needs_closure(inner):
+            if _needs_closure(type(inner).step):
                 update = functools.partial(inner.step, _Computed(inner, result))
         self._updates.stepped(inner, update)
         return result

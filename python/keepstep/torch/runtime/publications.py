@@ -107,7 +107,7 @@ class Publications:
             raise KeepstepError(f"{what} comes too late: call it in every entry, before run.steps")
         module = self._only_module(what, every_steps) if module is None else module
         publication = Publication(name, module, every_steps, only_trained)
-        known = {id(each) for known in self._run._registry.modules() for each in known.parameters()}
+        known = {id(each) for protected in self._run._registry.modules() for each in protected.parameters()}
         for path, parameter in module.named_parameters():
             if id(parameter) not in known:
                 raise KeepstepError(f"{what}: '{path}' is not protected; publish what build() returned")
