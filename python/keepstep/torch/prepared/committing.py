@@ -85,7 +85,7 @@ class Updates:
 
 @functools.cache
 def _needs_closure(step: Callable[..., Any]) -> bool:
-    """Whether it cannot be called without one. `step`: as the class has it, since LR schedulers replace the bound one."""
+    """Whether it cannot be called without one. `step`: the class's own, since LR schedulers replace the bound one."""
     _, *parameters = inspect.signature(step).parameters.values()
     return any(
         each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters
